@@ -27,7 +27,7 @@ from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.sandbox import EndReason
 from agentrl.tasks.harbor import DEFAULT_AGENT
-from agentrl.tasks.harbor_settings import Cpus, Disk, Megabytes, Seconds
+from agentrl.tasks.harbor_settings import Cpus, Megabytes, Seconds
 from agentrl.workflows.black_box import model_environment
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class AgentLimits(BaseModel):
 
     timeout_s: Seconds = 900.0
     memory_mb: Megabytes = 4096
-    disk_mb: Disk = 10240
+    disk_mb: Megabytes = 10240
     """Size of one file. The engine's storage bounds the whole."""
     cpus: Cpus = 2.0
     calls: int = Field(default=1000, gt=0)

@@ -34,7 +34,7 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import ExecResult
-from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged, variables
+from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, variables
 from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
 from agentrl.workflows.repository import pack_folder
@@ -69,7 +69,7 @@ class TerminalTask(BaseModel):
         images: dict[str, str] = {}
         for task in tasks:
             try:
-                found = await in_thread(read_unchanged, task.folder, task.digest)
+                found = await in_thread(read_task_folder, task.folder, task.digest)
             except TaskFileError as error:
                 faults.append(str(error))
                 continue
@@ -100,7 +100,7 @@ class TerminalTask(BaseModel):
             SandboxLostError: A container ended.
             TaskFileError: The folder cannot be used, or has changed.
         """
-        folder = await in_thread(read_unchanged, self.folder, self.digest)
+        folder = await in_thread(read_task_folder, self.folder, self.digest)
         environment, verifier = folder.settings.environment, folder.settings.verifier
         image = await _image(folder, folder.context, environment)
         agent = _spec(folder, environment, image, folder.settings.agent.user, self.network)

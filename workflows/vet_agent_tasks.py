@@ -17,7 +17,7 @@ from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.tasks.harbor import is_task_folder
-from agentrl.tasks.task_type import UNUSABLE, first_problem
+from agentrl.tasks.task_type import UNUSABLE, first_problems
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.harnesses import Open
 from agentrl.workflows.terminal_task import TerminalTask
@@ -61,7 +61,7 @@ async def vet_agent_tasks(
         try:
             return await _vetted(report, given, open_, runs)
         except ValidationError as error:
-            return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
+            return with_fault(report, FaultKind.UNREADABLE, one_line(first_problems(error)))
         except TaskFileError as error:
             return with_fault(report, FaultKind.UNREADABLE, one_line(error))
         except SandboxError as error:

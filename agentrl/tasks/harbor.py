@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import first_problem, unusable_task
+from agentrl.tasks.task_type import first_problems, unusable_task
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
@@ -102,19 +102,25 @@ def is_task_folder(task: Task) -> bool:
     return {"folder", "digest", "prompt"} <= task.keys()
 
 
-def read_task_folder(folder: Path) -> TaskFolder:
+def read_task_folder(folder: Path, digest: str | None = None) -> TaskFolder:
     """Return what a task folder says.
 
+    Args:
+        folder: The folder.
+        digest: What its content must be; None: anything.
+
     Raises:
-        TaskFileError: It cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: It has changed, or cannot be used; the message names the file, the field and the remedy.
     """
+    if digest is not None and folder_digest(folder) != digest:
+        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
     file = folder / "task.toml"
     try:
         settings = TaskSettings.model_validate(tomllib.loads(_read_text(file)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
     except ValidationError as error:
-        raise TaskFileError(f"{file}, {first_problem(error)}") from error
+        raise TaskFileError(f"{file}, {first_problems(error)}") from error
     instruction = _CANARY.sub("", _read_text(folder / "instruction.md"))
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")
@@ -140,17 +146,6 @@ def read_task_folder(folder: Path) -> TaskFolder:
     return task
 
 
-def read_unchanged(folder: Path, digest: str | None) -> TaskFolder:
-    """Return what a task folder says, whose content must be that of a digest; None: anything.
-
-    Raises:
-        TaskFileError: It cannot be used, or has changed.
-    """
-    if digest is not None and folder_digest(folder) != digest:
-        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
-    return read_task_folder(folder)
-
-
 def folder_digest(folder: Path) -> str:
     """Return a digest of the paths, modes and contents below a folder: the same content has the same one on every machine.
 
@@ -174,10 +169,9 @@ def folder_digest(folder: Path) -> str:
 def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
-    except UnicodeDecodeError as error:
-        raise TaskFileError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or one_line(error)
+        raise TaskFileError(f"{file} cannot be read: {why}; a task folder needs it, as UTF-8") from error
 
 
 def variables(given: Mapping[str, str], where: str) -> dict[str, str]:

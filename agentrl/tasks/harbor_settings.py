@@ -24,7 +24,6 @@ def _megabytes(given: Any) -> Any:
 
 
 Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-Disk = Megabytes
 Cpus = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 ImageName = Annotated[str, Field(min_length=1)]
@@ -41,7 +40,7 @@ class Environment(_Section):
     """None: the WORKDIR of the image."""
     cpus: Cpus = 1.0
     memory_mb: Megabytes = Field(default=2048, validation_alias=AliasChoices("memory_mb", "memory"))
-    storage_mb: Disk = Field(default=10240, validation_alias=AliasChoices("storage_mb", "storage"))
+    storage_mb: Megabytes = Field(default=10240, validation_alias=AliasChoices("storage_mb", "storage"))
     env: dict[str, str] = Field(default_factory=dict)
     os: Literal["linux"] = "linux"
     gpus: int = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
@@ -22,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agentrl.episode import Episode, Task
 from agentrl.errors import TaskFileError, WorkflowError, one_line
 
-MAX_COMPLAINTS = 3
+SHOWN_PROBLEMS = 3
 """Wrong fields that one message names."""
 SHOWN_FAULTS = 5
 UNUSABLE = "why_unusable"
@@ -52,10 +52,9 @@ class TaskType:
         try:
             value = self.adapter.validate_python(task)
         except ValidationError as error:
-            shown = error.errors(include_url=False)[:MAX_COMPLAINTS]
-            more = f"; and {error.error_count() - len(shown)} more" if error.error_count() > len(shown) else ""
-            complaints = "; ".join(map(_complaint, shown))
-            raise TaskFileError(f"{where} is no {self.name}, which run(episode) takes: {complaints}{more}") from error
+            raise TaskFileError(
+                f"{where} is no {self.name}, which run(episode) takes: {first_problems(error)}"
+            ) from error
         return task if self.stays_dict else value
 
 
@@ -65,10 +64,6 @@ def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
     Raises:
         WorkflowError: What is named cannot be found, or is no class of tasks.
     """
-    return _known_task_type(workflow) if isinstance(workflow, Hashable) else _task_type(workflow)
-
-
-def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
     parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
     annotation = None if parameter is None else parameter.annotation
     if isinstance(annotation, str):
@@ -95,10 +90,10 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
             f"run(episode: Episode[{getattr(named, '__name__', named)}]) names no class of tasks; it may be a dataclass, a pydantic "
             "model, Annotated[dict[str, Any], MODEL], or nothing for dicts"
         )
-    return TaskType(getattr(named, "__name__", str(named)), named, TypeAdapter(named), stays_dict)
+    return TaskType(getattr(named, "__name__", str(named)), named, _adapter(named), stays_dict)
 
 
-_known_task_type = lru_cache(maxsize=64)(_task_type)
+_adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
 def _globals_of(workflow: Any) -> dict[str, Any]:
@@ -130,7 +125,12 @@ def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
     Raises:
         TaskFileError: It is anything else, or not of the workflow's `task_type`.
     """
-    value = as_dict(value, where)
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        try:
+            value = TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, round_trip=True)
+        except Exception as error:
+            why = f"the {type(value).__name__} has no form in JSON: {one_line(error)}"
+            raise TaskFileError(f"{where}: {why}") from error
     if not isinstance(value, Mapping):
         hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
@@ -145,26 +145,12 @@ def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
     return task
 
 
-def as_dict(value: Any, where: str) -> Any:
-    """Return a dataclass's or a pydantic model's value as a dict of JSON, and anything else as it is.
-
-    Raises:
-        TaskFileError: A field holds what JSON cannot say.
-    """
-    if not isinstance(value, BaseModel) and (isinstance(value, type) or not is_dataclass(value)):
-        return value
-    try:
-        return TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, round_trip=True)
-    except Exception as error:
-        raise TaskFileError(f"{where}: the {type(value).__name__} has no form in JSON: {one_line(error)}") from error
+def first_problems(error: ValidationError) -> str:
+    """Return the first problems of a value that a user wrote: each field, what is wrong with it, and what it holds."""
+    return "; ".join(map(_problem, error.errors(include_url=False)[:SHOWN_PROBLEMS]))
 
 
-def first_problem(error: ValidationError) -> str:
-    """Return the first problem of a value that a user wrote: the field, what is wrong with it, and what it holds."""
-    return _complaint(error.errors(include_url=False)[0])
-
-
-def _complaint(problem: Any) -> str:
+def _problem(problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "missing":

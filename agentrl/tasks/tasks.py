@@ -65,9 +65,6 @@ class GroupTask:
         return self.task
 
 
-_END = object()
-
-
 @dataclass
 class TaskStream:
     """Tasks of unknown number, one after another. Every epoch calls `start` anew, which must begin again."""
@@ -139,10 +136,9 @@ class TaskStream:
         values = itertools.chain.from_iterable(start() for start in [self.start])
         for index in itertools.count():
             try:
-                value = next(values, _END)
-                if value is _END:
-                    return
-                found = GroupTask(epoch, index, as_task(value, f"task {index}", self.task_type))
+                found = GroupTask(epoch, index, as_task(next(values), f"task {index}", self.task_type))
+            except StopIteration:
+                return
             except TaskFileError as error:
                 found = GroupTask(epoch, index, None, str(error))
             except Exception as error:
