@@ -65,7 +65,6 @@ def vet(
     from agentrl.cli.terminal import print_json
     from agentrl.sandboxes.grading.vet import vetting_summary
     from agentrl.system.files import write_whole
-    from agentrl.tasks.run_tasks import with_columns
     from agentrl.tasks.tasks import list_tasks, rows_of
 
     for option, number in (("--limit", limit), ("--runs", runs), ("--timeout-s", timeout_s)):
@@ -79,7 +78,7 @@ def vet(
         if file is not None:
             check_file(file, sources)
     # Tasks that cannot be used are there too: they have their reports.
-    examined = [task for name in sources for task in list_tasks(with_columns(rows_of(name), run.data), limit)]
+    examined = [task for name in sources for task in list_tasks(rows_of(name), limit, data=run.data)]
     try:
         reports = run_vetting(run, examined, timeout_s=timeout_s, runs=runs)
     except* SandboxError as failed:  # an exit code of 1 says that tasks are refused

@@ -24,6 +24,8 @@ def read_json_lines(path: Path) -> dict[str, Any]:
         raise TaskFileError(
             f"{path} is a folder; use harbor:{path} for folders of Harbor's tasks, hf:{path} for a data set"
         )
+    if path.suffix == ".py":
+        raise TaskFileError(f"{path} is Python code; use python:{path}:NAME for tasks that it makes")
     try:
         content = path.read_bytes()
         lines = (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
@@ -40,7 +42,5 @@ def read_json_lines(path: Path) -> dict[str, Any]:
         except ValueError as error:
             why = one_line(error).replace("line 1 column", "character")
             hint = "JSON has no NaN, so write null" if b"NaN" in text else "each task is a line of its own"
-            if path.suffix == ".py":
-                hint = f"for tasks made by Python code, write python:{path}:NAME"
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {why}; {hint}") from error
     return values

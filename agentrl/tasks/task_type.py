@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from agentrl.config import DataConfig
 from agentrl.episode import Episode, Task
 from agentrl.errors import TaskFileError, WorkflowError, one_line
 
@@ -114,16 +115,19 @@ def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
     return own if task_type is None else task_type.value(own)
 
 
-def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
+def as_task(value: Any, where: str, task_type: TaskType | None = None, data: DataConfig | None = None) -> Task:
     """Return a mapping, a dataclass's or a pydantic model's value as a task.
 
     Args:
         value: What a source holds.
         where: What messages call it.
         task_type: What it must be; None: any dict.
+        data: Its `columns` rename those of a data set, its `fields` add what every task has:
+            {"question": "...", "answer": "..."} ─► columns {prompt: question}, fields {scorer: number}
+            ─► {"prompt": "...", "answer": "...", "scorer": "number"}
 
     Raises:
-        TaskFileError: It is anything else, or not of the workflow's `task_type`.
+        TaskFileError: It is anything else, lacks a column, or is not of the workflow's `task_type`.
     """
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         try:
@@ -140,9 +144,21 @@ def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
             task = {"messages": messages, "answer": answer, **task}
     if any(not isinstance(key, str) for key in task):
         raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
+    if data is not None:
+        task = _with_columns(task, where, data)
     if task_type is not None:
         task_type.value(task, where)
     return task
+
+
+def _with_columns(task: Task, where: str, data: DataConfig) -> Task:
+    for field, column in data.columns.items():
+        if column not in task:
+            raise TaskFileError(
+                f"{where} has no column {column!r}, which `data.columns.{field}` names; it has {', '.join(sorted(task))}"
+            )
+    kept = {column: value for column, value in task.items() if column not in data.columns.values()}
+    return {**data.fields, **kept, **{field: task[column] for field, column in data.columns.items()}}
 
 
 def first_problems(error: ValidationError) -> str:

@@ -19,9 +19,11 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentrl.config import DataConfig
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.system.imports import check_extra, load_object
@@ -71,8 +73,8 @@ class TaskStream:
 
     start: Callable[[], Iterable[Any]]
     epochs: int | None = None
-    task_type: TaskType | None = None
-    """The type that every task must have; None: any dict."""
+    read: Callable[[Any, str], Task] = as_task
+    """Makes a task of a value, with what messages call it."""
     _found: Iterator[GroupTask] = field(default_factory=lambda: iter(()))
     _next: int | None = None
     """Number of the next group of `_found`; None before the first."""
@@ -136,7 +138,7 @@ class TaskStream:
         values = itertools.chain.from_iterable(start() for start in [self.start])
         for index in itertools.count():
             try:
-                found = GroupTask(epoch, index, as_task(next(values), f"task {index}", self.task_type))
+                found = GroupTask(epoch, index, self.read(next(values), f"task {index}"))
             except StopIteration:
                 return
             except TaskFileError as error:
@@ -147,17 +149,21 @@ class TaskStream:
             yield found
 
 
-def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = "tasks") -> list[Task] | TaskStream:
+def open_tasks(
+    source: AnyTasks, task_type: TaskType | None = None, data: DataConfig | None = None, name: str = "tasks"
+) -> list[Task] | TaskStream:
     """Return the tasks of a source, as the top of this file describes them, or from Python.
 
     Args:
         source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`, or dicts, dataclasses or pydantic models.
         task_type: What every task must be (`agentrl.tasks.task_type.task_type_of` a workflow); None: any dict.
+        data: Names the columns and the fields of every task; None: they are as they are.
         name: What messages call tasks from Python.
 
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
+    read = partial(as_task, task_type=task_type, data=data)
     if isinstance(source, str):
         name, source = source, rows_of(source)
         check_usable(name, source)
@@ -168,7 +174,7 @@ def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = 
         except Exception as error:
             raise TaskFileError(f"{name} raised {type(error).__name__}: {error}") from error
         if not hasattr(source, "__len__") and hasattr(source, "__iter__"):
-            return TaskStream(start, task_type=task_type)
+            return TaskStream(start, read=read)
     if not hasattr(source, "__iter__"):
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
@@ -176,7 +182,7 @@ def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = 
     by_name = source if isinstance(source, Mapping) else {f"{name}, task {i}": value for i, value in enumerate(source)}
     if not by_name:
         raise TaskFileError(f"{name} holds no tasks")
-    return [as_task(value, where, task_type) for where, value in by_name.items()]
+    return [read(value, where) for where, value in by_name.items()]
 
 
 def rows_of(source: str) -> PythonTasks:
@@ -202,18 +208,21 @@ def rows_of(source: str) -> PythonTasks:
     return _dataset(source) if source.endswith(".parquet") else read_json_lines(Path(source))
 
 
-def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
+def list_tasks(
+    source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None, data: DataConfig | None = None
+) -> list[Task]:
     """Return the first tasks of a source.
 
     Args:
         source: As for `open_tasks`.
         limit: How many; None: all of them, of a source that ends.
         task_type: What every task must be; None: any dict.
+        data: As for `open_tasks`.
 
     Raises:
         TaskFileError: They cannot be read, or have no end and no limit.
     """
-    tasks = open_tasks(source, task_type)
+    tasks = open_tasks(source, task_type, data)
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
