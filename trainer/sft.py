@@ -41,8 +41,7 @@ from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.store.manifest import check_files
 from agentrl.system.files import write_whole
 from agentrl.tasks.conversation_rows import CONVERSATION
-from agentrl.tasks.curriculum import Tasks
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import Tasks, open_run_tasks
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences

@@ -54,8 +54,7 @@ from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.system.tasks import background_tasks, in_thread, in_users_thread, opening
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.curriculum import Tasks
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import Tasks, open_run_tasks
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskStream
 from agentrl.tracking.tracker import MakeTracker, Tracking, load_trackers, open_tracking

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import first_problems, unusable_task
+from agentrl.tasks.task_type import UNUSABLE, first_problems
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
@@ -94,7 +94,8 @@ def _task_of(folder: Path, agent: str) -> Task:
     try:
         return read_task_folder(folder).as_task(agent)
     except TaskFileError as error:
-        return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=agent)
+        found = {"folder": str(folder), "digest": None, "name": folder.name, "prompt": "", "agent": agent}
+        return {**found, UNUSABLE: str(error)}
 
 
 def is_task_folder(task: Task) -> bool:

@@ -23,7 +23,7 @@ from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import ImageName
-from agentrl.tasks.task_type import first_problems, unusable_task
+from agentrl.tasks.task_type import UNUSABLE, first_problems
 
 CONDA = "if [ -f /opt/miniconda3/etc/profile.d/conda.sh ]; then . /opt/miniconda3/etc/profile.d/conda.sh; conda activate testbed; fi"
 """Goes before agent and tests in the image of a row: SWE-bench's images have their packages in this environment."""
@@ -75,10 +75,11 @@ def _task_or_fault(given: Mapping[str, Any], index: int, agent: str) -> Task:
     try:
         return _task_of_row(SweRow.model_validate(given), f"row {index} ({name})", agent)
     except ValidationError as error:
-        fault = TaskFileError(f"row {index} ({name}): {first_problems(error)}; see docs/agents.md")
+        why = f"row {index} ({name}): {first_problems(error)}; see docs/agents.md"
     except TaskFileError as error:
-        fault = error
-    return unusable_task(name, fault, harness=agent, repository={}, prompt="", tests={}, solution="")
+        why = str(error)
+    row = {"name": name, "harness": agent, "repository": {}, "prompt": "", "tests": {}, "solution": ""}
+    return {**row, UNUSABLE: why}
 
 
 def _task_of_row(row: SweRow, where: str, agent: str) -> Task:

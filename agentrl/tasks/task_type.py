@@ -27,7 +27,7 @@ SHOWN_PROBLEMS = 3
 """Wrong fields that one message names."""
 SHOWN_FAULTS = 5
 UNUSABLE = "why_unusable"
-"""The field of a task that stands for something which can be none: why."""
+"""The field of a task that stands for a folder or row which can be none, for `agentrl vet`, which reports why."""
 
 
 @dataclass(frozen=True)
@@ -196,14 +196,3 @@ def check_usable(source: str, rows: object) -> None:
             f"{source}: {len(faults)} of {len(listed)} tasks cannot be used: mend them, or use those that `agentrl vet {source} --output "
             f"tasks.jsonl` keeps. The first:\n{shown}"
         )
-
-
-def unusable_task(name: str, error: TaskFileError, **fields: Any) -> Task:
-    """Return a task that stands for what cannot be used, for `agentrl vet`, which reports why.
-
-    Args:
-        name: What the report calls it.
-        error: Why.
-        fields: Those of other tasks of its kind, which `data.columns` may rename.
-    """
-    return {"name": name, **fields, UNUSABLE: str(error)}

@@ -20,8 +20,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.tasks.curriculum import StoredGroupTask, TaskList, task_history
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import StoredGroupTask, TaskList, open_run_tasks, task_history
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from agentrl.config import RunConfig
 from agentrl.config.data import InOrder, ShuffledOrder
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.curriculum import TaskList
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import TaskList, open_run_tasks
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import GroupTask, TaskStream, list_tasks, open_tasks, split_tasks
 from agentrl.workflows import chat
