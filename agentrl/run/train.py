@@ -23,7 +23,7 @@ from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand, with_chat_format
+from agentrl.rollout.check_start import check_start, check_tasks, with_chat_format
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import gate_of
 from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
@@ -114,7 +114,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
     config = await check_start(config, view.say, training=True)
-    known = [*tasks_at_hand(source), *held_out]
+    known = [*(() if isinstance(source, TaskStream) else source.tasks), *held_out]
     await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
