@@ -51,7 +51,7 @@ from agentrl.store.rows import pack
 from agentrl.store.store import Store
 from agentrl.system.event_loop import run_loop
 from agentrl.system.this_process import settled
-from agentrl.tasks.tasks import TaskList
+from agentrl.tasks.curriculum import TaskList
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
 """What threads do that have nothing to do, which no thread's clock measures when another ends its profile."""
@@ -184,7 +184,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
     }
     config = RunConfig.model_validate(values)
     episodes = args.warm_up + args.episodes
-    tasks = TaskList([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1000)])
+    tasks = TaskList([[{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1000)]])
     ours, theirs = socket.socketpair()
     command = [
         sys.executable,

@@ -24,8 +24,7 @@ import torch.distributed as dist
 from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import RunConfig
-from agentrl.episode import Task
-from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TrainerError
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.open_runner import chat_format_of
@@ -42,8 +41,7 @@ from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.store.manifest import check_files
 from agentrl.system.files import write_whole
 from agentrl.tasks.conversation_rows import CONVERSATION
-from agentrl.tasks.run_tasks import open_run_tasks
-from agentrl.tasks.tasks import GroupTask, Tasks
+from agentrl.tasks.curriculum import Tasks, open_run_tasks
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
@@ -239,14 +237,8 @@ def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) 
         sequence
         for one in found
         if one
-        for sequence in training_sequences(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}")
+        for sequence in training_sequences(one.usable(), chat_format, f"conversation {one.index} of epoch {one.epoch}")
     ]
-
-
-def _task(found: GroupTask) -> Task:
-    if found.task is None:
-        raise TaskFileError(found.fault)
-    return found.task
 
 
 def _checkpoint(policy: Policy, config: RunConfig) -> Path:

@@ -35,7 +35,7 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import ExecResult
-from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged
+from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder
 from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.container_task import ContainerTask, Open, Work, if_there, play, state_of
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness
@@ -66,7 +66,7 @@ class TerminalTask(ContainerTask):
         images: dict[str, str] = {}
         for task in tasks:
             try:
-                found = await in_thread(read_unchanged, task.folder, task.digest)
+                found = await in_thread(read_task_folder, task.folder, task.digest)
             except TaskFileError as error:
                 faults.append(str(error))
                 continue
@@ -104,7 +104,7 @@ class TerminalTask(ContainerTask):
             SandboxLostError: A container ended.
             TaskFileError: The folder cannot be used, or has changed.
         """
-        folder = await in_thread(read_unchanged, self.folder, self.digest)
+        folder = await in_thread(read_task_folder, self.folder, self.digest)
         environment, verifier = folder.settings.environment, folder.settings.verifier
         image, own = await _image(folder, folder.context, environment), None
         if verifier.is_separate:

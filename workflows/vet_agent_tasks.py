@@ -17,7 +17,7 @@ from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, with_failures, with_fault
 from agentrl.tasks.harbor import is_task_folder
-from agentrl.tasks.task_type import problems_of, why_unusable
+from agentrl.tasks.task_type import UNUSABLE, problems_of
 from agentrl.workflows.container_task import ContainerTask, Open
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.terminal_task import TerminalTask
@@ -45,7 +45,7 @@ async def vet_agent_task(
         return open_container(replace(spec, image=spec.image or image, runtime=runtime))
 
     report = TaskReport(index=index, name=one_line(given.get("name") or index, 60), rewards={}, tests=1)
-    if (why := why_unusable(given)) is not None:
+    if (why := given.get(UNUSABLE)) is not None:
         return with_fault(report, FaultKind.UNREADABLE, one_line(why))
     try:
         task = (TerminalTask if is_task_folder(dict(given)) else HarnessTask).model_validate(given)

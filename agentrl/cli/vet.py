@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts.types import PositiveFloat, PositiveInt
 
 from agentrl.cli.options import NO_KEYS, Files, JsonFlag, VetKeys
-from agentrl.config import DataConfig, RunConfig, load_config
+from agentrl.config import RunConfig, load_config
 from agentrl.errors import ConfigError, SandboxError, UsageError
 from agentrl.system.exit_code import leaves
 
@@ -59,6 +59,7 @@ def vet(
     from agentrl.cli.terminal import print_json
     from agentrl.sandboxes.grading.vet import vetting_summary
     from agentrl.system.files import write_whole
+    from agentrl.tasks.tasks import list_tasks, rows_of
 
     run = load_config(config, keys)
     sources = [tasks] if tasks is not None else [source.tasks for source in run.data.sources] or [run.tasks]
@@ -67,7 +68,8 @@ def vet(
     for file in (output, report):
         if file is not None:
             check_file(file, sources)
-    examined = [task for source in sources for task in tasks_to_vet(source, run.data, limit)]
+    # Tasks that cannot be used are there too: they have their reports.
+    examined = [task for name in sources for task in list_tasks(rows_of(name), limit, data=run.data)]
     try:
         reports = run_vetting(run, examined, timeout_s=timeout_s, runs=runs)
     except* SandboxError as failed:  # an exit code of 1 says that tasks are refused
@@ -99,32 +101,6 @@ def check_file(file: Path, sources: Sequence[str]) -> None:
         raise ConfigError(f"{file} is the task file itself; write to another file")
     if (file.exists() and not file.is_file()) or not os.access(file.absolute().parent, os.W_OK):
         raise ConfigError(f"{file} cannot be written: name a file in a folder that exists and is writable")
-
-
-def tasks_to_vet(source: str, data: DataConfig, limit: int | None) -> list[Task]:
-    """Return the tasks of a source as a run or an evaluation reads them, and those that cannot be used besides, for their reports.
-
-    Args:
-        source: As the key `tasks` names it.
-        data: Of which `columns` and `fields` count.
-        limit: How many; None: all.
-
-    Raises:
-        TaskFileError: They cannot be read.
-    """
-    from agentrl.tasks.harbor import tasks_of_folder
-    from agentrl.tasks.run_tasks import with_columns
-    from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
-    from agentrl.tasks.tasks import AnyTasks, list_tasks
-
-    tasks: AnyTasks = source
-    match source.split(":", 1):
-        case ["harbor", folder]:
-            tasks = tasks_of_folder(folder)
-        case ["swe", given]:
-            rows, agent = split_agent(given)
-            tasks = tasks_of_rows(list_tasks(rows), agent)
-    return list_tasks(with_columns(tasks, data), limit)
 
 
 def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | None, runs: int) -> list[TaskReport]:

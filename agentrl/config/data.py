@@ -26,7 +26,7 @@ class ShuffledOrder(Section):
     kind: Literal["shuffled"] = "shuffled"
 
 
-class GivenOrder(Section):
+class InOrder(Section):
     """Every epoch in the order in which the tasks are written."""
 
     kind: Literal["in_order"] = "in_order"
@@ -47,7 +47,7 @@ class DifficultyOrder(Section):
         return bounds
 
 
-TaskOrder = Annotated[ShuffledOrder | GivenOrder | DifficultyOrder, Field(discriminator="kind")]
+TaskOrder = Annotated[ShuffledOrder | InOrder | DifficultyOrder, Field(discriminator="kind")]
 
 
 class DataConfig(Section):

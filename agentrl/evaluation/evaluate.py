@@ -38,7 +38,6 @@ from agentrl.system.files import scratch_directory, write_whole
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import episode_seed, fingerprint, list_tasks
 from agentrl.tracking.tracker import load_trackers, open_tracking
@@ -90,8 +89,7 @@ async def evaluate(
     if sources.tasks is None and not config.tasks:
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
     given = config.tasks if sources.tasks is None else sources.tasks
-    source = await in_users_thread(with_columns, given, config.data)
-    chosen = await in_users_thread(list_tasks, source, config.eval.limit, task_type_of(run))
+    chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run), config.data)
     name, workflow_hash = await in_thread(_workflow_of, sources)
     identity = {
         "workflow": name,

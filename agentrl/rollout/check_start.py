@@ -40,9 +40,7 @@ from agentrl.system.failure_text import without_secrets
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
-from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tasks.task_type import TaskType
-from agentrl.tasks.tasks import TaskList, Tasks
 
 ANSWER_TIMEOUT_S = 10.0
 """How long an endpoint may take to answer."""
@@ -232,8 +230,3 @@ async def check_tasks(
         first = f" The first {SHOWN}:" if len(missing) > SHOWN else ""
         shown = "".join(f"\n- {one}" for one in missing[:SHOWN])
         raise TaskFileError(f"{len(missing)} things that the tasks need are missing.{first}{shown}")
-
-
-def tasks_at_hand(source: Tasks) -> Sequence[Task]:
-    """Return the tasks of a source that are known before they are drawn: all of a list, none of a stream."""
-    return source.tasks if isinstance(source, TaskList | DrawnTasks) else ()

@@ -37,8 +37,8 @@ from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order, 
 from agentrl.store.store import Store
 from agentrl.system.failure_text import failure_line
 from agentrl.system.tasks import Condition, in_thread, in_users_thread
-from agentrl.tasks.curriculum import DrawnTasks, mean_reward
-from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
+from agentrl.tasks.curriculum import TaskList, Tasks, mean_reward, task_history
+from agentrl.tasks.tasks import episode_seed, group_seed
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +113,8 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             self.health.resume(*await in_thread(self.store.read, uniform_groups))
+            if isinstance(self.tasks, TaskList):
+                self.tasks.restore(await in_thread(self.store.read, task_history))
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.read, resumed_groups):
@@ -165,7 +167,7 @@ class Controller:
             seed = episode_seed(self.seed, group.id, episode_index)
             ended = Outcome(reason=EndReason.BAD_TASK, error=fault)
             await self._writer.commit(InsertEpisode(group.id, episode_index, seed, ended))
-        await self._close(group, fault)
+        await self._writer.commit(CloseGroup(group.id, fault))
         self.last_error, self.last_failed = fault, 0
         self.progress.failed += len(missing)
         self.progress.reasons[EndReason.BAD_TASK] += len(missing)
@@ -173,13 +175,6 @@ class Controller:
         self.progress.rejected_groups += 1
         self._changed.notify_all()
         self._check_failures()
-
-    async def _close(self, group: GroupProgress, rejected: str | None) -> None:
-        """Commit a group's end, and tell the order of the tasks."""
-        await self._writer.commit(CloseGroup(group.id, rejected))
-        rewards = [reward for _, reward in sorted(group.rewards.items())]
-        if isinstance(self.tasks, DrawnTasks):
-            self.tasks.group_ended(group.id, mean_reward(rewards))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
@@ -226,7 +221,9 @@ class Controller:
             text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
             log.warning(text, most)
         reason = "all rewards are equal" if comparable else "too few of its episodes finished"
-        await self._close(group, None if keep else reason)
+        await self._writer.commit(CloseGroup(group.id, None if keep else reason))
+        if isinstance(self.tasks, TaskList):
+            self.tasks.group_ended(group.id, mean_reward(rewards))
         if keep:
             self._rewards[group.id] = rewards
             self.gate.finish(group.id)

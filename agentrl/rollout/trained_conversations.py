@@ -90,10 +90,8 @@ def load_trajectories(name: str) -> Trajectories:
     Raises:
         ConfigError: There is no such function.
     """
-    if name == "main":
-        return "main"
-    if name == "all":
-        return "all"
+    if name in ("main", "all"):
+        return name  # type: ignore[return-value]
     try:
         found = load_object(name)
     except (AgentRLError, ImportError, AttributeError) as error:

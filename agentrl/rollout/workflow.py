@@ -38,7 +38,7 @@ def load_workflow(path: Path) -> Workflow:
     run = getattr(load_file(path), "run", None)
     if run is None:
         raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
-    check_workflow(run, f"run in {path}")
+    check_is_workflow(run, f"run in {path}")
     return run  # type: ignore[no-any-return]
 
 
@@ -49,7 +49,7 @@ def workflow_name(workflow: Workflow) -> str:
     return function.__module__.rpartition(".")[2].removeprefix(FILE_PREFIX) if name == "run" else str(name)
 
 
-def check_workflow(run: object, name: str) -> None:
+def check_is_workflow(run: object, name: str) -> None:
     """Check that a workflow is an async function that can be called with an episode alone.
 
     Args:
@@ -98,24 +98,17 @@ def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTa
         ConfigError: Neither the configuration nor an argument says what the workflow, or what the tasks are; or `data.sources` and an
             argument both say it.
     """
-    if isinstance(workflow, str | Path):
-        config, workflow = config.model_copy(update={"workflow": str(workflow)}), None
-    if isinstance(tasks, str | Path):
-        _check_one_source(config)
-        config, tasks = config.model_copy(update={"tasks": str(tasks)}), None
-    if workflow is None:
+    if tasks is not None and config.data.sources:
+        raise ConfigError("`data.sources` names tasks, and so does the argument `tasks`; leave one of them out")
+    given = {"workflow": workflow, "tasks": tasks}
+    names = {key: str(one) if isinstance(one, str | Path) else "" for key, one in given.items() if one is not None}
+    config = config.model_copy(update=names)
+    function = None if isinstance(workflow, str | Path) else workflow
+    from_python = None if isinstance(tasks, str | Path) else tasks
+    if function is None:
         check_set(config, "workflow")
     else:
-        check_workflow(workflow, "the workflow")
-        config = config.model_copy(update={"workflow": ""})
-    if tasks is None:
+        check_is_workflow(function, "the workflow")
+    if from_python is None:
         check_set(config, "tasks")
-    else:
-        _check_one_source(config)
-        config = config.model_copy(update={"tasks": ""})
-    return Sources(config, workflow, tasks)
-
-
-def _check_one_source(config: RunConfig) -> None:
-    if config.data.sources:
-        raise ConfigError("`data.sources` names tasks, and so does the argument `tasks`; leave one of them out")
+    return Sources(config, function, from_python)

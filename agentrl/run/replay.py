@@ -22,8 +22,7 @@ from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
 from agentrl.system.tasks import in_thread
-from agentrl.tasks.curriculum import DrawnTasks, task_history
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import TaskList, open_run_tasks, task_history
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import episode_seed, group_seed
 
@@ -113,7 +112,7 @@ def _found(
         )
     workflow = workflow or load_workflow(Path(config.workflow))
     source, _ = open_run_tasks(config, tasks, task_type_of(workflow))
-    if isinstance(source, DrawnTasks):
+    if isinstance(source, TaskList):
         source.restore(history)
     found = source.task_of_group(recorded.group)
     if found is None or found.task is None or found.digest != digests[recorded.group]:

@@ -23,7 +23,7 @@ from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand, with_chat_format
+from agentrl.rollout.check_start import check_start, check_tasks, with_chat_format
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import gate_of
 from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
@@ -54,10 +54,9 @@ from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.system.tasks import background_tasks, in_thread, in_users_thread, opening
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.curriculum import DrawnTasks, task_history
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import Tasks, open_run_tasks
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import Tasks, check_same_tasks
+from agentrl.tasks.tasks import TaskStream
 from agentrl.tracking.tracker import MakeTracker, Tracking, load_trackers, open_tracking
 
 
@@ -115,7 +114,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
     config = await check_start(config, view.say, training=True)
-    known = [*tasks_at_hand(source), *held_out]
+    known = [*(() if isinstance(source, TaskStream) else source.tasks), *held_out]
     await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
@@ -211,7 +210,8 @@ async def _run(start: _Start, opened_engine: Callable[[], Awaitable[SGLangEngine
 async def _count_restarts(run_dir: Path, tasks: Tasks) -> int:
     """Check that a run goes on with the tasks that it had, and return how often it has started."""
     with await in_thread(partial(Store, run_dir / "store.sqlite", must_exist=True)) as known:
-        await in_users_thread(check_same_tasks, tasks, await in_thread(known.task_digests))
+        if isinstance(tasks, TaskStream):
+            await in_users_thread(tasks.check_begins_with, await in_thread(known.task_digests))
         return known.restart
 
 
@@ -239,8 +239,6 @@ async def _load(
     view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
     for reason in await in_thread(store.reject_episodes, engine.vocabulary):
         view.say(reason)
-    if isinstance(start.tasks, DrawnTasks):  # once the rewards of rejected episodes are gone
-        start.tasks.restore(await in_thread(store.read, task_history))
     as_model = not (engine.version or config.engine.urls or config.trainer.lora is not None)
     if as_model and not start.resume:
         trainer.weights = Weights(0, Path(config.model.path))

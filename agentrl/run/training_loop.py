@@ -39,7 +39,7 @@ from agentrl.system import traces
 from agentrl.system.files import write_whole
 from agentrl.system.loop_watchdog import LoopWatchdog
 from agentrl.system.tasks import in_thread
-from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tasks.curriculum import TaskList
 from agentrl.tracking.tracker import Tracking
 
 SAMPLES_EVERY = 10
@@ -208,7 +208,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "engine_bad_replies": run.engine.fleet.bad_replies,
         **{f"server_{index}_tokens": server.take_tokens() for index, server in enumerate(run.engine.fleet.servers)},
         **run.controller.runner.metrics(),
-        **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
+        **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, TaskList) else {}),
         **run.alarm_watch.take_metrics(),
     }
     sums = {name: record.get(name, 0) + run.counted_before.get(name, 0) for name in COUNTERS}

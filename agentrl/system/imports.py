@@ -22,6 +22,7 @@ from typing import Any
 from agentrl.errors import ConfigError, WorkflowError, one_line
 
 PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
+PACKAGES |= {"data": "datasets"}
 PACKAGES |= {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio", "mcp", "openenv")}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 _IMPORTING = threading.RLock()

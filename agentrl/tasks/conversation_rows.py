@@ -67,8 +67,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
     Raises:
         TaskFileError: It is no conversation; the message names the field.
     """
-    form = next((name for name in ("messages", "conversations") if row.get(name)), "")
-    if not form:
+    form = "messages" if row.get("messages") else "conversations"
+    if not row.get(form):
         had = ", ".join(row)
         raise TaskFileError(
             f'{where} holds no "messages"; it has {had}: write {{"messages": [{{"role": ..., "content": ...}}, ...]}}'
@@ -80,9 +80,7 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         tools = [tool for name in ("tools", "functions") for tool in _list_of_objects(row.get(name), name)]
         body = json.dumps({"model": "", "messages": sent, "tools": tools})
         read = read_body(ChatRequest, body.encode()).to_completion_request()
-    except ApiError as error:
-        raise TaskFileError(f"{where} is no conversation: {error.message}") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (ApiError, AttributeError, TypeError, ValueError) as error:
         raise TaskFileError(f"{where} is no conversation: {one_line(error)}") from error
     if read.ignored:
         raise TaskFileError(f"{where}: {', '.join(read.ignored)} cannot be shown to the model; leave it out")

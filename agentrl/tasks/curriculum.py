@@ -1,4 +1,4 @@
-"""The order in which tasks are drawn, from several sources, or by what came of the groups before.
+"""The tasks of a run, and the order of those whose number is known: in epochs, from several sources, or by what came of the groups before.
 
                 draw                           OpenGroup
     order ──────────────────► task of a group ────────────► store: groups ──► restore: the groups keep their tasks, the order goes on
@@ -17,13 +17,17 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
 
-from agentrl.config.data import DifficultyOrder, TaskOrder
+from agentrl.config import RunConfig, TaskSource
+from agentrl.config.data import DifficultyOrder, ShuffledOrder, TaskOrder
 from agentrl.episode import Task
-from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
+from agentrl.errors import ConfigError
+from agentrl.tasks.task_type import TaskType
+from agentrl.tasks.tasks import GroupTask, PythonTasks, TaskStream, fingerprint, list_tasks, open_tasks, split_tasks
 
 POOLS = {"tasks_pool_0": 1.0, "tasks_pool_1": 4.0, "tasks_pool_2": 1.0, "tasks_unseen": 4.0}
 """Pools of tasks by the mean reward of their last group, and the weight of a task in each: too hard, sometimes solved, solved, not tried yet.
@@ -38,14 +42,12 @@ FLOOR = 0.1
 
 
 @dataclass(frozen=True)
-class GivenTask:
+class StoredGroupTask:
     """The task of one group, as the store has it."""
 
     index: int
-    ended: bool
-    """Whether the group was closed."""
     mean: float | None
-    """Mean reward of its finished episodes; None: there is none."""
+    """Mean reward of the group's finished episodes; None: it is not closed, or none finished."""
 
 
 def mean_reward(rewards: Sequence[float]) -> float | None:
@@ -53,19 +55,19 @@ def mean_reward(rewards: Sequence[float]) -> float | None:
     return sum(rewards) / len(rewards) if rewards else None
 
 
-def task_history(db: sqlite3.Connection) -> list[GivenTask]:
+def task_history(db: sqlite3.Connection) -> list[StoredGroupTask]:
     """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
     rows = db.execute(
-        "SELECT g.id, g.task, g.state != 'open', e.reward FROM groups g"
-        " LEFT JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished' ORDER BY g.id, e.episode_index"
+        "SELECT g.id, g.task, e.reward FROM groups g LEFT JOIN episodes e"
+        " ON e.group_id = g.id AND e.reason = 'finished' AND g.state != 'open' ORDER BY g.id, e.episode_index"
     )
     return [
-        GivenTask(index, bool(ended), mean_reward([reward for *_, reward in episodes if reward is not None]))
-        for (_, index, ended), episodes in groupby(rows, key=lambda row: row[:3])
+        StoredGroupTask(index, mean_reward([reward for *_, reward in episodes if reward is not None]))
+        for (_, index), episodes in groupby(rows, key=lambda row: row[:2])
     ]
 
 
-class DrawnTasks:
+class TaskList:
     """Tasks of one source or several, in an order that is drawn: its state is a fold over the groups that got a task and that ended.
 
     Args:
@@ -73,59 +75,70 @@ class DrawnTasks:
         weights: How often a group takes its task from each.
         order: By difficulty, or each source in epochs of its own, shuffled or in order.
         seed: That of the run.
+        epochs: How often every task of a source comes in these; None: for ever.
     """
 
     def __init__(
-        self, sources: Sequence[Sequence[Task]], weights: Sequence[float], order: TaskOrder, seed: int = 0
+        self,
+        sources: Sequence[Sequence[Task]],
+        weights: Sequence[float] = (1.0,),
+        order: TaskOrder = ShuffledOrder(),  # noqa: B008, it is frozen
+        seed: int = 0,
+        epochs: int | None = None,
     ) -> None:
         self.tasks = [task for tasks in sources for task in tasks]
-        self._weights, self._order, self._seed = weights, order, seed
+        self._weights, self._order, self._seed, self._epochs = weights, order, seed, epochs
         self._sizes = [len(tasks) for tasks in sources]
         self._source = np.repeat(np.arange(len(sources)), self._sizes)  # [task]
         self._pool = np.full(len(self.tasks), len(POOLS) - 1)  # [task]
         self._drawn: list[tuple[int, int]] = []
-        """(epoch, index) of each group."""
+        """(epoch, index) of each group; the epoch is how often the task was drawn before."""
         self._visits: Counter[int] = Counter()
         """Groups that got each task."""
         self._taken: Counter[int] = Counter()
         """Groups that got a task of each source."""
-        self._recent: list[int] = []
-        """Tasks that were drawn since the metrics were taken last."""
+        self._counted = 0
+        """Groups that the metrics have counted."""
         # Tasks are drawn in a thread, and groups end in the event loop.
         self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
         """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
-        order = f"order {self._order.model_dump_json()}, sources {self._sizes} by {self._weights}"
-        return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
+        in_epochs = len(self._sizes) == 1 and not isinstance(self._order, DifficultyOrder)
+        order = f"order {self._order.model_dump_json()}, sources {self._sizes} by {list(self._weights)}"
+        return f"{'' if in_epochs else 'drawn from '}{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task that a group was given, or draw that of the next group."""
+        """Return the task that a group was given, or draw that of the next group; None: the epochs are over."""
         with self._lock:
             while len(self._drawn) <= group_id:
-                self._note(self._draw(random.Random(f"{self._seed}/task/{len(self._drawn)}")))  # noqa: S311
+                index = self._draw(random.Random(f"{self._seed}/task/{len(self._drawn)}"))  # noqa: S311
+                if index is None:
+                    return None
+                self._note(index)
             epoch, index = self._drawn[group_id]
         return GroupTask(epoch, index, self.tasks[index])
 
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
-        with self._lock:
-            self._note_end(self._drawn[group_id][1], mean)
+        if mean is not None and isinstance(self._order, DifficultyOrder):
+            with self._lock:
+                self._pool[self._drawn[group_id][1]] = bisect_right(self._order.bounds, mean)
 
-    def restore(self, groups: Iterable[GivenTask]) -> None:
+    def restore(self, groups: Iterable[StoredGroupTask]) -> None:
         """Go on after the groups that a run has, which keep the tasks that they were given."""
-        for group in groups:
+        for group_id, group in enumerate(groups):
             self._note(group.index)
-            if group.ended:
-                self._note_end(group.index, group.mean)
-        self._recent = []
+            self.group_ended(group_id, group.mean)
+        self._counted = len(self._drawn)
 
     def take_metrics(self) -> dict[str, float]:
         """Return the share of tasks in each pool, and how many groups drew a task since this was called last, by source."""
         with self._lock:
             pools = np.bincount(self._pool, minlength=len(POOLS)) / len(self._pool)
-            recent, self._recent = self._recent, []
+            recent = [index for _, index in self._drawn[self._counted :]]
+            self._counted = len(self._drawn)
         metrics = {"drawn_groups": float(len(recent))}
         if isinstance(self._order, DifficultyOrder):
             metrics |= dict(zip(POOLS, pools.tolist(), strict=True))
@@ -134,7 +147,7 @@ class DrawnTasks:
             metrics |= {f"drawn_source_{source}": share for source, share in enumerate(shares.tolist())}
         return metrics
 
-    def _draw(self, rng: random.Random) -> int:
+    def _draw(self, rng: random.Random) -> int | None:
         if isinstance(self._order, DifficultyOrder):
             worth = np.array(list(POOLS.values()))[self._pool]  # [task]
             worth *= (self._weights / np.bincount(self._source, worth))[self._source]
@@ -142,16 +155,61 @@ class DrawnTasks:
             return int(np.searchsorted(ends[:-1], rng.random() * ends[-1], side="right"))
         (source,) = rng.choices(range(len(self._sizes)), self._weights)
         epoch, position = divmod(self._taken[source], self._sizes[source])
+        if epoch == self._epochs:
+            return None
         if self._order.kind == "shuffled":
-            position = shuffled(self._sizes[source], f"{self._seed}/source {source}", epoch)[position]
+            position = _shuffled(self._sizes[source], f"{self._seed}/source {source}/{epoch}")[position]
         return sum(self._sizes[:source]) + position
 
     def _note(self, index: int) -> None:
         self._drawn.append((self._visits[index], index))
         self._visits[index] += 1
         self._taken[int(self._source[index])] += 1
-        self._recent.append(index)
 
-    def _note_end(self, index: int, mean: float | None) -> None:
-        if mean is not None and isinstance(self._order, DifficultyOrder):
-            self._pool[index] = bisect_right(self._order.bounds, mean)
+
+@lru_cache(maxsize=8)
+def _shuffled(task_count: int, seed: str) -> list[int]:
+    return random.Random(seed).sample(range(task_count), task_count)  # noqa: S311
+
+
+Tasks = TaskList | TaskStream
+"""The tasks of a run, from which each group gets one."""
+
+
+def open_run_tasks(
+    config: RunConfig, given: PythonTasks | None, task_type: TaskType | None = None
+) -> tuple[Tasks, list[Task]]:
+    """Return where groups get their tasks, and the held-out ones.
+
+    Args:
+        config: The configuration, which names both.
+        given: Tasks from Python in place of those that it names for groups.
+        task_type: What every task must be; None: any dict.
+
+    Raises:
+        TaskFileError: They cannot be read, or there are too few to hold some out.
+        ConfigError: A share of a stream is to be held out, or a stream is to be drawn from.
+    """
+    data = config.data
+    held_out: list[Task] = []
+    if config.eval.tasks:
+        held_out = list_tasks(config.eval.tasks, config.eval.limit, task_type, data)
+    sources = data.sources or [TaskSource(tasks=config.tasks or "the tasks from Python")]
+    lists: list[list[Task]] = []
+    for source in sources:
+        tasks = open_tasks(source.tasks if given is None else given, task_type, data, source.tasks)
+        if isinstance(tasks, TaskStream):
+            share = data.eval_share and not held_out
+            needs_list = {"data.sources": data.sources, "data.order": data.follows_rewards, "data.eval_share": share}
+            if named := [name for name, is_set in needs_list.items() if is_set]:
+                raise ConfigError(
+                    f"`{named[0]}` needs tasks whose number is known, and {source.tasks} is a stream; give a list"
+                )
+            tasks.epochs = data.epochs
+            return tasks, held_out
+        lists.append(tasks)
+    if data.eval_share and not held_out:
+        parts = [split_tasks(tasks, data.eval_share, config.seed) for tasks in lists]
+        lists, held_out = [kept for kept, _ in parts], [task for _, out in parts for task in out]
+    held_out = held_out[: config.eval.limit]
+    return TaskList(lists, [source.weight for source in sources], data.order, config.seed, data.epochs), held_out

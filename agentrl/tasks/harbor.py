@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import problems_of, unusable_task
+from agentrl.tasks.task_type import UNUSABLE, problems_of
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
@@ -70,10 +70,8 @@ def tasks_of_folder(source: str) -> list[Task]:
     Raises:
         TaskFileError: There are none.
     """
-    folder, agent = Path(source), DEFAULT_AGENT
-    if not folder.exists() and "@" in source:
-        path, _, agent = source.rpartition("@")
-        folder = Path(path)
+    path, agent = split_agent(source)
+    folder = Path(path)
     if not folder.is_dir():
         raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
     found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
@@ -82,11 +80,20 @@ def tasks_of_folder(source: str) -> list[Task]:
     return [_task_of(path.absolute(), agent) for path in found]
 
 
+def split_agent(source: str) -> tuple[str, str]:
+    """Return what stands before and after the last `@` of a source, which in `hf:NAME@SPLIT` alone names no agent."""
+    if Path(source).exists() or source.count("@") < (2 if source.startswith("hf:") else 1):
+        return source, DEFAULT_AGENT
+    rows, _, agent = source.rpartition("@")
+    return rows, agent
+
+
 def _task_of(folder: Path, agent: str) -> Task:
     try:
         return read_task_folder(folder).as_task(agent)
     except TaskFileError as error:
-        return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=agent)
+        found = {"folder": str(folder), "digest": None, "name": folder.name, "prompt": "", "agent": agent}
+        return {**found, UNUSABLE: str(error)}
 
 
 def is_task_folder(task: Task) -> bool:
@@ -94,12 +101,18 @@ def is_task_folder(task: Task) -> bool:
     return {"folder", "digest", "prompt"} <= task.keys()
 
 
-def read_task_folder(folder: Path) -> TaskFolder:
+def read_task_folder(folder: Path, digest: str | None = None) -> TaskFolder:
     """Return what a task folder says.
 
+    Args:
+        folder: The folder.
+        digest: What its content must be; None: anything.
+
     Raises:
-        TaskFileError: It cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: It has changed, or cannot be used; the message names the file, the field and the remedy.
     """
+    if digest is not None and folder_digest(folder) != digest:
+        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
     file = folder / "task.toml"
     try:
         settings = TaskSettings.model_validate(tomllib.loads(_read_text(file)))
@@ -130,17 +143,6 @@ def read_task_folder(folder: Path) -> TaskFolder:
     return task
 
 
-def read_unchanged(folder: Path, digest: str | None) -> TaskFolder:
-    """Return what a task folder says, whose content must be that of a digest; None: anything.
-
-    Raises:
-        TaskFileError: It cannot be used, or has changed.
-    """
-    if digest is not None and folder_digest(folder) != digest:
-        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
-    return read_task_folder(folder)
-
-
 def folder_digest(folder: Path) -> str:
     """Return a digest of the paths, modes and contents below a folder: the same content has the same one on every machine.
 
@@ -164,7 +166,6 @@ def folder_digest(folder: Path) -> str:
 def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
-    except UnicodeDecodeError as error:
-        raise TaskFileError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or one_line(error)
+        raise TaskFileError(f"{file} cannot be read: {why}; a task folder needs it, as UTF-8") from error

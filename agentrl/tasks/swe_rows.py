@@ -23,7 +23,7 @@ from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import ImageName
-from agentrl.tasks.task_type import problems_of, unusable_task
+from agentrl.tasks.task_type import UNUSABLE, problems_of
 
 CONDA = "if [ -f /opt/miniconda3/etc/profile.d/conda.sh ]; then . /opt/miniconda3/etc/profile.d/conda.sh; conda activate testbed; fi"
 """Goes before agent and tests in the image of a row: SWE-bench's images have their packages in this environment."""
@@ -75,10 +75,11 @@ def _task_or_fault(given: Mapping[str, Any], index: int, agent: str) -> Task:
     try:
         return _task_of_row(SweRow.model_validate(given), f"row {index} ({name})", agent)
     except ValidationError as error:
-        fault = TaskFileError(f"row {index} ({name}): {problems_of(error)}; see docs/agents.md")
+        why = f"row {index} ({name}): {problems_of(error)}; see docs/agents.md"
     except TaskFileError as error:
-        fault = error
-    return unusable_task(name, fault, harness=agent, repository={}, prompt="", tests={}, solution="")
+        why = str(error)
+    row = {"name": name, "harness": agent, "repository": {}, "prompt": "", "tests": {}, "solution": ""}
+    return {**row, UNUSABLE: why}
 
 
 def _task_of_row(row: SweRow, where: str, agent: str) -> Task:
@@ -108,14 +109,6 @@ def _task_of_row(row: SweRow, where: str, agent: str) -> Task:
 def _label(path: str) -> str:
     """Return what Django's runner calls a file of its tests."""
     return path.removeprefix("tests/").removesuffix(".py").replace("/", ".")
-
-
-def split_agent(source: str) -> tuple[str, str]:
-    """Return what stands before and after the last `@` of a source, which in `hf:NAME@SPLIT` alone names no agent."""
-    if Path(source).exists() or source.count("@") < (2 if source.startswith("hf:") else 1):
-        return source, DEFAULT_AGENT
-    rows, _, agent = source.rpartition("@")
-    return rows, agent
 
 
 def _repository(repo: str, where: str) -> Path:

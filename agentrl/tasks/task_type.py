@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from agentrl.config import DataConfig
 from agentrl.episode import Episode, Task
 from agentrl.errors import TaskFileError, WorkflowError, one_line
 
-MAX_COMPLAINTS = 3
+SHOWN_PROBLEMS = 3
 """Wrong fields that one message names."""
 SHOWN_FAULTS = 5
-UNUSABLE = "unusable"
-"""The field of a task that stands for something which can be none: why."""
+UNUSABLE = "why_unusable"
+"""The field of a task that stands for a folder or row which can be none, for `agentrl vet`, which reports why."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,6 @@ def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
     Raises:
         WorkflowError: What is named cannot be found, or is no class of tasks.
     """
-    return _known_task_type(workflow) if isinstance(workflow, Hashable) else _task_type(workflow)
-
-
-def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
     parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
     annotation = None if parameter is None else parameter.annotation
     if isinstance(annotation, str):
@@ -93,10 +90,10 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
             f"run(episode: Episode[{getattr(named, '__name__', named)}]) names no class of tasks; it may be a dataclass, a pydantic "
             "model, Annotated[dict[str, Any], MODEL], or nothing for dicts"
         )
-    return TaskType(getattr(named, "__name__", str(named)), named, TypeAdapter(named), stays_dict)
+    return TaskType(getattr(named, "__name__", str(named)), named, _adapter(named), stays_dict)
 
 
-_known_task_type = lru_cache(maxsize=64)(_task_type)
+_adapter = lru_cache(maxsize=64)(TypeAdapter)
 
 
 def _globals_of(workflow: Any) -> dict[str, Any]:
@@ -117,18 +114,26 @@ def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
     return own if task_type is None else task_type.value(own)
 
 
-def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
+def as_task(value: Any, where: str, task_type: TaskType | None = None, data: DataConfig | None = None) -> Task:
     """Return a mapping, a dataclass's or a pydantic model's value as a task.
 
     Args:
         value: What a source holds.
         where: What messages call it.
         task_type: What it must be; None: any dict.
+        data: Its `columns` rename those of a data set, its `fields` add what every task has:
+            {"question": "...", "answer": "..."} ─► columns {prompt: question}, fields {scorer: number}
+            ─► {"prompt": "...", "answer": "...", "scorer": "number"}
 
     Raises:
-        TaskFileError: It is anything else, or not of the workflow's `task_type`.
+        TaskFileError: It is anything else, lacks a column, or is not of the workflow's `task_type`.
     """
-    value = as_dict(value, where)
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        try:
+            value = TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, round_trip=True)
+        except Exception as error:
+            why = f"the {type(value).__name__} has no form in JSON: {one_line(error)}"
+            raise TaskFileError(f"{where}: {why}") from error
     if not isinstance(value, Mapping):
         hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
@@ -138,33 +143,31 @@ def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
             task = {"messages": messages, "answer": answer, **task}
     if any(not isinstance(key, str) for key in task):
         raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
+    if data is not None:
+        task = _with_columns(task, where, data)
     if task_type is not None:
         task_type.value(task, where)
     return task
 
 
-def as_dict(value: Any, where: str) -> Any:
-    """Return a dataclass's or a pydantic model's value as a dict of JSON, and anything else as it is.
-
-    Raises:
-        TaskFileError: A field holds what JSON cannot say.
-    """
-    if not isinstance(value, BaseModel) and (isinstance(value, type) or not is_dataclass(value)):
-        return value
-    try:
-        return TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, round_trip=True)
-    except Exception as error:
-        raise TaskFileError(f"{where}: the {type(value).__name__} has no form in JSON: {one_line(error)}") from error
+def _with_columns(task: Task, where: str, data: DataConfig) -> Task:
+    for field, column in data.columns.items():
+        if column not in task:
+            raise TaskFileError(
+                f"{where} has no column {column!r}, which `data.columns.{field}` names; it has {', '.join(sorted(task))}"
+            )
+    kept = {column: value for column, value in task.items() if column not in data.columns.values()}
+    return {**data.fields, **kept, **{field: task[column] for field, column in data.columns.items()}}
 
 
 def problems_of(error: ValidationError) -> str:
     """Return the problems of a value that a user or a model wrote: each field, what is wrong with it, and what it holds."""
     problems = error.errors(include_url=False)
-    more = [f"and {len(problems) - MAX_COMPLAINTS} more"] if len(problems) > MAX_COMPLAINTS else []
-    return "; ".join([*map(_complaint, problems[:MAX_COMPLAINTS]), *more])
+    more = [f"and {len(problems) - SHOWN_PROBLEMS} more"] if len(problems) > SHOWN_PROBLEMS else []
+    return "; ".join([*map(_problem, problems[:SHOWN_PROBLEMS]), *more])
 
 
-def _complaint(problem: Any) -> str:
+def _problem(problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "missing":
@@ -177,39 +180,20 @@ def _complaint(problem: Any) -> str:
     return f"the field {field!r}: {text}{given}" if field else f"{text}{given}"
 
 
-def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task]:
-    """Return the tasks of a source, all of which can be used.
+def check_usable(source: str, rows: object) -> None:
+    """Check that no row of a source stands for what cannot be used.
 
     Args:
         source: Its name, as `agentrl vet` takes it.
-        what: What its parts are, such as "rows".
-        tasks: The task of each part.
+        rows: What it holds; those of a folder or a data set are a list.
 
     Raises:
-        TaskFileError: Some stand for parts that can be none.
+        TaskFileError: Some do.
     """
-    faults = [fault for task in tasks if (fault := why_unusable(task)) is not None]
-    if not faults:
-        return tasks
-    shown = "\n".join(faults[:SHOWN_FAULTS])
-    raise TaskFileError(
-        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, or use those that `agentrl vet {source} --output "
-        f"tasks.jsonl` keeps. The first:\n{shown}"
-    )
-
-
-def unusable_task(name: str, error: TaskFileError, **fields: Any) -> Task:
-    """Return a task that stands for what cannot be used, for `agentrl vet`, which reports why.
-
-    Args:
-        name: What the report calls it.
-        error: Why.
-        fields: Those of other tasks of its kind, which `data.columns` may rename.
-    """
-    return {"name": name, **fields, UNUSABLE: str(error)}
-
-
-def why_unusable(task: Mapping[str, Any]) -> str | None:
-    """Return why what a task stands for cannot be used; None: it is a task."""
-    fault = task.get(UNUSABLE)
-    return fault if isinstance(fault, str) else None
+    listed = rows if isinstance(rows, list) else []
+    if faults := [row[UNUSABLE] for row in listed if isinstance(row, dict) and UNUSABLE in row]:
+        shown = "\n".join(faults[:SHOWN_FAULTS])
+        raise TaskFileError(
+            f"{source}: {len(faults)} of {len(listed)} tasks cannot be used: mend them, or use those that `agentrl vet {source} --output "
+            f"tasks.jsonl` keeps. The first:\n{shown}"
+        )

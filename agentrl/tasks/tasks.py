@@ -1,4 +1,4 @@
-"""The tasks that the user brings, and which of them each group gets.
+"""The tasks that the user brings, by the names of their sources, and those of unknown number.
 
     tasks.jsonl                     one JSON object a line; tasks.jsonl.gz too
     tasks.parquet                   a row a task
@@ -8,8 +8,7 @@
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
     verifiers:gsm8k-v1?{"a": 1}     a verifiers environment, then, as needed, its settings
 
-Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
-are in `agentrl.tasks.curriculum`.
+Which task a group gets of a stream follows from the group's number; the order of a list is in `agentrl.tasks.curriculum`.
 """
 
 from __future__ import annotations
@@ -18,23 +17,24 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from agentrl.config import DataConfig
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.system.imports import load_object
-from agentrl.tasks.harbor import tasks_of_folder
-from agentrl.tasks.json_lines import load_tasks
-from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
+from agentrl.system.imports import check_extra, load_object
+from agentrl.tasks.harbor import split_agent, tasks_of_folder
+from agentrl.tasks.json_lines import read_json_lines
+from agentrl.tasks.swe_rows import tasks_of_rows
 from agentrl.tasks.task_type import TaskType, as_task, check_usable
 from agentrl.tasks.verifiers_tasks import tasks_of_environment
 
 PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]
-"""Tasks from Python: a sequence, or a function that returns an iterable, the same one every time."""
+"""Tasks from Python: a sequence, a dict by the names that messages have, or a function that returns an iterable, the same one every time."""
 AnyTasks = str | PythonTasks
 """A source of tasks: by its name, as the top of this file has them, or from Python."""
 
@@ -56,50 +56,15 @@ class GroupTask:
         """A digest that tells the task from others; "" where there is none."""
         return "" if self.task is None else fingerprint([self.task])
 
-
-class Tasks(Protocol):
-    """The source from which groups get their tasks."""
-
-    @property
-    def identity(self) -> str:
-        """A text that stays the same where a resumed run goes on with the same tasks."""
-        ...
-
-    def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group; None: the epochs are over. May block.
+    def usable(self) -> Task:
+        """Return the task.
 
         Raises:
-            TaskFileError: The tasks cannot be read.
+            TaskFileError: It cannot be used.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class TaskList:
-    """Tasks whose number is known: every epoch visits all of them, each in an order of its own."""
-
-    tasks: Sequence[Task]
-    seed: int = 0
-    shuffle: bool = True
-    epochs: int | None = None
-    """None: for ever."""
-
-    @property
-    def identity(self) -> str:
-        """Their number, content and order. The claims of `agentrl audit` read the number at its beginning."""
-        order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
-        return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
-
-    def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group."""
-        epoch, position = divmod(group_id, len(self.tasks))
-        if self.epochs is not None and epoch >= self.epochs:
-            return None
-        index = shuffled(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
-        return GroupTask(epoch, index, self.tasks[index])
-
-
-_END = object()
+        if self.task is None:
+            raise TaskFileError(self.fault)
+        return self.task
 
 
 @dataclass
@@ -108,8 +73,8 @@ class TaskStream:
 
     start: Callable[[], Iterable[Any]]
     epochs: int | None = None
-    task_type: TaskType | None = None
-    """The type that every task must have; None: any dict."""
+    read: Callable[[Any, str], Task] = as_task
+    """Makes a task of a value, with what messages call it."""
     _found: Iterator[GroupTask] = field(default_factory=lambda: iter(()))
     _next: int | None = None
     """Number of the next group of `_found`; None before the first."""
@@ -120,7 +85,9 @@ class TaskStream:
         return "a stream of tasks"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group. Groups are best asked for in turn: going back means starting again.
+        """Return the task of a group; None: the epochs are over. May block.
+
+        Groups are best asked for in turn: going back means starting again.
 
         What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
 
@@ -134,6 +101,26 @@ class TaskStream:
             if self._next > group_id:
                 return found
         return None
+
+    def check_begins_with(self, digests: Sequence[str]) -> None:
+        """Check that the stream has the tasks again that it had before. May block.
+
+        With others, half-done groups would continue on other tasks, and later tasks would come twice, or never.
+
+        Args:
+            digests: Of the tasks that the groups 0, 1, ... were given.
+
+        Raises:
+            TaskFileError: They are others.
+        """
+        for group_id, digest in enumerate(digests):
+            found = self.task_of_group(group_id)
+            if found is None or found.digest != digest:
+                raise TaskFileError(
+                    f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
+                    "goes on only with the same tasks in the same order: give its source a seed, or start a new run, which may take a "
+                    "checkpoint of this one as its model"
+                )
 
     def _visits(self) -> Iterator[GroupTask]:
         for epoch in itertools.count() if self.epochs is None else range(self.epochs):
@@ -151,10 +138,9 @@ class TaskStream:
         values = itertools.chain.from_iterable(start() for start in [self.start])
         for index in itertools.count():
             try:
-                value = next(values, _END)
-                if value is _END:
-                    return
-                found = GroupTask(epoch, index, as_task(value, f"task {index}", self.task_type))
+                found = GroupTask(epoch, index, self.read(next(values), f"task {index}"))
+            except StopIteration:
+                return
             except TaskFileError as error:
                 found = GroupTask(epoch, index, None, str(error))
             except Exception as error:
@@ -163,50 +149,24 @@ class TaskStream:
             yield found
 
 
-def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = "tasks") -> list[Task] | TaskStream:
+def open_tasks(
+    source: AnyTasks, task_type: TaskType | None = None, data: DataConfig | None = None, name: str = "tasks"
+) -> list[Task] | TaskStream:
     """Return the tasks of a source, as the top of this file describes them, or from Python.
 
     Args:
         source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`, or dicts, dataclasses or pydantic models.
         task_type: What every task must be (`agentrl.tasks.task_type.task_type_of` a workflow); None: any dict.
+        data: Names the columns and the fields of every task; None: they are as they are.
         name: What messages call tasks from Python.
 
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
-    if not isinstance(source, str):
-        return tasks_from_python(source, name, task_type)
-    match source.split(":", 1):
-        case ["hf", rest]:
-            name, _, split = rest.partition("@")
-            path, _, configuration = name.partition(":")
-            return _dataset(path, configuration, split, task_type)
-        case ["python", rest]:
-            return _from_python(rest, task_type)
-        case ["harbor", rest]:
-            return tasks_from_python(check_usable(source, "task folders", tasks_of_folder(rest)), source, task_type)
-        case ["swe", rest]:
-            rows, agent = split_agent(rest)
-            tasks = tasks_of_rows(list_tasks(rows), agent)
-            return tasks_from_python(check_usable(source, "rows", tasks), source, task_type)
-        case ["verifiers", rest]:
-            return tasks_from_python(tasks_of_environment(rest), source, task_type)
-    return _dataset(source, "", "", task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
-
-
-def tasks_from_python(
-    source: PythonTasks, name: str = "tasks", task_type: TaskType | None = None
-) -> list[Task] | TaskStream:
-    """Return tasks from Python.
-
-    Args:
-        source: Dicts, dataclasses or pydantic models.
-        name: What messages call it.
-        task_type: What every task must be; None: any dict.
-
-    Raises:
-        TaskFileError: It is neither, holds no tasks, or one of them is no task. One of a stream counts as a task, with its fault.
-    """
+    read = partial(as_task, task_type=task_type, data=data)
+    if isinstance(source, str):
+        name, source = source, rows_of(source)
+        check_usable(name, source)
     if callable(source):
         start = source
         try:
@@ -214,61 +174,62 @@ def tasks_from_python(
         except Exception as error:
             raise TaskFileError(f"{name} raised {type(error).__name__}: {error}") from error
         if not hasattr(source, "__len__") and hasattr(source, "__iter__"):
-            return TaskStream(start, task_type=task_type)
+            return TaskStream(start, read=read)
     if not hasattr(source, "__iter__"):
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
         raise TaskFileError(f"{name} is an iterator, which can be read only once; give the function that makes it")
-    tasks = [as_task(value, f"{name}, task {index}", task_type) for index, value in enumerate(source)]
-    if not tasks:
+    by_name = source if isinstance(source, Mapping) else {f"{name}, task {i}": value for i, value in enumerate(source)}
+    if not by_name:
         raise TaskFileError(f"{name} holds no tasks")
-    return tasks
+    return [read(value, where) for where, value in by_name.items()]
 
 
-def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
-    """Check that a stream has the tasks again that it had before. Of a list, its identity says that. May block.
-
-    With others, half-done groups would continue on other tasks, and later tasks would come twice, or never.
-
-    Args:
-        tasks: The tasks as they are now.
-        digests: Of the tasks that the groups 0, 1, ... were given.
+def rows_of(source: str) -> PythonTasks:
+    """Return what a source holds that has a name, without a look at its values: some may stand for what cannot be used.
 
     Raises:
-        TaskFileError: They are others.
+        TaskFileError: It cannot be read.
     """
-    for group_id, digest in enumerate(digests if isinstance(tasks, TaskStream) else ()):
-        found = tasks.task_of_group(group_id)
-        if found is None or found.digest != digest:
-            raise TaskFileError(
-                f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
-                "goes on only with the same tasks in the same order: give its source a seed, or start a new run, which may take a "
-                "checkpoint of this one as its model"
-            )
+    match source.split(":", 1):
+        case ["hf", rest]:
+            name, _, split = rest.partition("@")
+            path, _, configuration = name.partition(":")
+            return _dataset(path, configuration, split)
+        case ["python", rest]:
+            return _object(rest)
+        case ["harbor", rest]:
+            return tasks_of_folder(rest)
+        case ["swe", rest]:
+            rows, agent = split_agent(rest)
+            return tasks_of_rows(list_tasks(rows), agent)
+        case ["verifiers", rest]:
+            return tasks_of_environment(rest)
+    return _dataset(source) if source.endswith(".parquet") else read_json_lines(Path(source))
 
 
-def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
+def list_tasks(
+    source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None, data: DataConfig | None = None
+) -> list[Task]:
     """Return the first tasks of a source.
 
     Args:
         source: As for `open_tasks`.
         limit: How many; None: all of them, of a source that ends.
         task_type: What every task must be; None: any dict.
+        data: As for `open_tasks`.
 
     Raises:
         TaskFileError: They cannot be read, or have no end and no limit.
     """
-    tasks = open_tasks(source, task_type)
+    tasks = open_tasks(source, task_type, data)
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
         name = source if isinstance(source, str) else "tasks"
         raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
     tasks.epochs = 1
-    found = [one for one in map(tasks.task_of_group, range(limit)) if one is not None]
-    if fault := next((one.fault for one in found if one.task is None), None):
-        raise TaskFileError(fault)
-    return [one.task for one in found if one.task is not None]
+    return [one.usable() for one in map(tasks.task_of_group, range(limit)) if one is not None]
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -309,12 +270,11 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _dataset(path: str, configuration: str, split: str, task_type: TaskType | None) -> list[Task]:
-    try:
-        import datasets
-        import pyarrow.parquet
-    except ImportError:
-        raise TaskFileError(f"{path} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
+def _dataset(path: str, configuration: str = "", split: str = "") -> list[Task]:
+    check_extra("data", path)
+    import datasets
+    import pyarrow.parquet
+
     try:
         if (Path(path) / "dataset_info.json").is_file() or (Path(path) / "dataset_dict.json").is_file():
             dataset = datasets.load_from_disk(path)
@@ -331,8 +291,7 @@ def _dataset(path: str, configuration: str, split: str, task_type: TaskType | No
             raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
         dataset = dataset[split]
     features = dataset.features
-    rows = [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
-    return tasks_from_python(rows, path, task_type)  # type: ignore[return-value]
+    return [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
 
 
 def _without_nulls(value: Any, feature: Any) -> Any:
@@ -344,22 +303,12 @@ def _without_nulls(value: Any, feature: Any) -> Any:
     return value
 
 
-def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStream:
-    if ":" not in name:
-        raise TaskFileError(f"python:{name} names no object; write python:FILE_OR_MODULE:NAME")
+def _object(name: str) -> PythonTasks:
     try:
-        found = load_object(name)
+        return load_object(name)  # type: ignore[no-any-return]
     except (Exception, SystemExit) as error:
-        raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
-    return tasks_from_python(found, f"python:{name}", task_type)
-
-
-@lru_cache(maxsize=8)
-def shuffled(task_count: int, seed: int | str, epoch: int) -> list[int]:
-    """Return the order of an epoch."""
-    order = list(range(task_count))
-    random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311
-    return order
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise TaskFileError(f"python:{name} cannot be loaded: {why}; write python:FILE_OR_MODULE:NAME") from error
 
 
 def episode_seed(seed: int, group_id: int, episode_index: int) -> int:

@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,6 +20,7 @@ import verifiers.v1 as vf
 from aiohttp import web
 
 _loading = asyncio.Lock()
+"""Held by the request that loads tasks, so that no two load the same ones."""
 
 
 def environment_of(config: str) -> Any:
@@ -29,7 +29,7 @@ def environment_of(config: str) -> Any:
 
 
 @cache
-def tasks_of(config: str) -> list[Any]:
+def load_tasks(config: str) -> list[Any]:
     """Return the tasks of an environment, which are loaded once.
 
     Raises:
@@ -41,20 +41,15 @@ def tasks_of(config: str) -> list[Any]:
     return list(taskset)
 
 
-async def loaded_tasks(config: str) -> list[Any]:
-    """Return `tasks_of(config)`, which two requests never load at the same time."""
+async def tasks_of(asked: dict[str, Any]) -> list[Any]:
+    """Return the tasks of the environment of a request."""
     async with _loading:
-        return list(await in_thread(tasks_of, config))
-
-
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function that blocks returns."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+        return await asyncio.to_thread(load_tasks, asked["env"])
 
 
 async def count_tasks(asked: dict[str, Any]) -> dict[str, Any]:
     """Return how many tasks an environment has."""
-    return {"tasks": len(await loaded_tasks(asked["env"]))}
+    return {"tasks": len(await tasks_of(asked))}
 
 
 async def play(asked: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +60,7 @@ async def play(asked: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: The episode failed, or had more than one agent.
     """
-    task = (await loaded_tasks(asked["env"]))[asked["row"]]
+    task = (await tasks_of(asked))[asked["row"]]
     env, variable = environment_of(asked["env"]), f"AGENTRL_KEY_{uuid.uuid4().hex}"
     client = vf.EvalClientConfig(base_url=asked["base_url"], api_key_var=variable)
     context = vf.ModelContext(asked["model"], client, vf.SamplingConfig(**asked["sampling"]))
@@ -106,7 +101,7 @@ async def serve() -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(runner.addresses[0][1], flush=True)
-    await in_thread(sys.stdin.read)
+    await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
 
 

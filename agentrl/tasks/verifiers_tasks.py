@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.tasks.task_type import problems_of
 
 PYTHON = Path("~/.cache/agentrl/verifiers-0.4/bin/python")
 """Where scripts/install_verifiers.sh puts it; AGENTRL_VERIFIERS_PYTHON names another."""
@@ -42,17 +44,15 @@ def tasks_of_environment(source: str) -> list[Task]:
     Raises:
         TaskFileError: The source is malformed, or the environment cannot be loaded.
     """
-    name, mark, written = source.partition("?")
+    name, _, written = source.partition("?")
     try:
-        args = json.loads(written) if mark else {}
-    except ValueError as error:
-        raise TaskFileError(f"verifiers:{source}: the arguments after ? are not JSON: {error}") from None
-    if not name or not isinstance(args, dict):
+        args = TypeAdapter(dict[str, Any]).validate_json(written or "{}")
+    except ValidationError as error:
         raise TaskFileError(
-            f'verifiers:{source}: write verifiers:ENV, or verifiers:ENV?{{"agent": {{"max_turns": 4}}}} with its [env] block as JSON'
-        )
-    task: Task = {"environment": name, **({"args": args} if args else {})}
-    return [{**task, "row": row} for row in range(count_tasks(name, args))]
+            f"verifiers:{source}: {problems_of(error)}; write verifiers:ENV, or with its [env] block as JSON, "
+            'verifiers:ENV?{"agent": {"max_turns": 4}}'
+        ) from None
+    return [{"environment": name, "args": args, "row": row} for row in range(count_tasks(name, args))]
 
 
 def count_tasks(name: str, args: dict[str, Any]) -> int:

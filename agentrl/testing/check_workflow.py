@@ -16,8 +16,7 @@ from agentrl.errors import UsageError, error_line, one_line
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.workflow import Workflow, load_workflow
-from agentrl.rollout.workflow import check_workflow as check_is_workflow
+from agentrl.rollout.workflow import Workflow, check_is_workflow, load_workflow
 from agentrl.store.outcome import Outcome
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread

@@ -22,7 +22,7 @@ from agentrl.rollout.workflow import Workflow
 from agentrl.store.store import Store
 from agentrl.system.event_loop import run_loop
 from agentrl.system.tasks import in_thread
-from agentrl.tasks.tasks import TaskList
+from agentrl.tasks.curriculum import TaskList
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3
@@ -115,7 +115,7 @@ async def open_controller(
                 order="fifo" if rollout.order == "window" else rollout.order,
                 version=kept[-1][0] if kept else 0,
             )
-            tasks = TaskList([{"n": index} for index in range(groups)], epochs=1)
+            tasks = TaskList([[{"n": index} for index in range(groups)]], epochs=1)
             yield Controller(tasks, rollout, 0, runner, store, gate)
 
 

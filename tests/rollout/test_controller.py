@@ -19,6 +19,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
+from agentrl.config.data import InOrder
 from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
@@ -34,7 +35,8 @@ from agentrl.store.rewards import rewards_in_order
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
 from agentrl.system.failure_text import users_part
-from agentrl.tasks.tasks import TaskList, Tasks, TaskStream
+from agentrl.tasks.curriculum import TaskList, Tasks
+from agentrl.tasks.tasks import TaskStream
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
 
@@ -80,7 +82,7 @@ async def collect(
         await in_thread(store.begin_restart)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
             gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
-            controller = Controller(tasks or TaskList(TASKS), rollout, 0, runner, store, gate)
+            controller = Controller(tasks or TaskList([TASKS]), rollout, 0, runner, store, gate)
             taken = []
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
@@ -298,7 +300,7 @@ async def test_groups_that_failed_are_no_reason_to_train_on_equal_rewards(
             raise ValueError("no")
         return 1.0
 
-    tasks = TaskList([{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2, shuffle=False, epochs=1)
+    tasks = TaskList([[{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2], order=InOrder(), epochs=1)
     batches, controller, _ = await collect(
         run, server_url, nano_format, tmp_path, tasks=tasks, drop_uniform_groups=True, max_failed_share=1.0, retries=0
     )
@@ -350,7 +352,7 @@ async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_
             await in_thread(store.write, [OpenGroup(group, 0, group % len(TASKS))])
         async with runner_of(run, server_url, nano_format) as runner, anyio.create_task_group() as running:
             gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo")
-            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
+            controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate)
             running.start_soon(controller.run)
             for may_run in (4, 6):
                 await wait_until(lambda may_run=may_run: len(begun) >= may_run, 60)  # type: ignore[misc]
@@ -372,7 +374,7 @@ async def test_a_step_that_is_taken_again_counts_the_groups_that_it_had_counted(
         async with runner_of(call, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo", version=1)
             undone = {2: 3, 3: 4}
-            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate, counted=1, undone=undone)
+            controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate, counted=1, undone=undone)
             means = []
             for _ in range(3):
                 controller.advance()
@@ -432,7 +434,7 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
         await in_thread(store.begin_restart)
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
-            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
+            controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate)
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(controller.run)
@@ -454,7 +456,7 @@ async def test_the_last_epoch_ends_with_the_groups_that_are_left(
         await call(episode)
         return 1.0 if episode.task["n"] == 3 else float(episode.seed % 1000)
 
-    tasks: Tasks = TaskStream(lambda: iter(TASKS), epochs=2) if stream else TaskList(TASKS, epochs=2)
+    tasks: Tasks = TaskStream(lambda: iter(TASKS), epochs=2) if stream else TaskList([TASKS], epochs=2)
     batches, controller, _ = await collect(
         run, server_url, nano_format, tmp_path, batches=9, tasks=tasks, batch_size=6, drop_uniform_groups=True
     )
@@ -573,7 +575,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
                 local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
             ):
                 gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="fifo")
-                controller = Controller(TaskList(TASKS, epochs=8), rollout, 0, runner, store, gate)
+                controller = Controller(TaskList([TASKS], epochs=8), rollout, 0, runner, store, gate)
                 with anyio.fail_after(60):
                     async with anyio.create_task_group() as group:
                         group.start_soon(controller.run)

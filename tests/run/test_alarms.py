@@ -25,7 +25,7 @@ from agentrl.rollout.workflow import Workflow
 from agentrl.run.training_loop import _step, waiting_for
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.tasks.tasks import TaskList
+from agentrl.tasks.curriculum import TaskList
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
@@ -187,7 +187,7 @@ async def alarms_of(
         async with runner_of(workflow, url, chat_format) as runner:
             assert runner.proxy is not None
             gate = StalenessGate(groups_per_batch=2, max_staleness=20, order="fifo")
-            controller = Controller(TaskList(TASKS), config.rollout, 0, runner, store, gate)
+            controller = Controller(TaskList([TASKS]), config.rollout, 0, runner, store, gate)
             engine: Any = runner.proxy.engine
             health = controller.health
             seen = Seen(health, config, chat_format.decode, lambda: waiting_for(controller, engine))

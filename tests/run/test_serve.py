@@ -20,7 +20,7 @@ from agentrl import open_run
 from agentrl.models import NANO
 from agentrl.record.trajectory import TokenRecord
 from agentrl.tasks.conversation_rows import read_conversation
-from agentrl.tasks.json_lines import load_tasks
+from agentrl.tasks.tasks import list_tasks
 from tests.rescoring import Rescorer
 
 AGENTRL_SERVE = [sys.executable, "-m", "agentrl", "serve"]
@@ -140,7 +140,7 @@ def test_a_session_that_was_closed_is_an_episode_on_the_page(service: Service, t
         assert [message["text"] for message in turn["messages"]] == ["2 + 3 ="]
         exported = tmp_path / "learn.jsonl"
         exported.write_bytes(page.get(f"runs/0/export?format=sft&ids={episode.id}").content)
-    (row,) = load_tasks(exported)
+    (row,) = list_tasks(str(exported))
     messages, *_ = read_conversation(row, "here")
     assert [message["role"] for message in messages] == ["user", "assistant"]
 

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync as in_thread
 import agentrl
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import open_run_tasks
 from agentrl.tasks.tasks import TaskStream
 from agentrl.testing import ScriptedModel
 from agentrl.workflows import chat

@@ -20,8 +20,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.tasks.curriculum import DrawnTasks, GivenTask, task_history
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import StoredGroupTask, TaskList, open_run_tasks, task_history
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},
@@ -30,7 +29,7 @@ ORDERS: list[dict[str, Any]] = [
 ]
 
 
-def drawn_tasks(directory: Path, order: dict[str, Any], sizes: list[int], seed: int = 0, **data: Any) -> DrawnTasks:
+def drawn_tasks(directory: Path, order: dict[str, Any], sizes: list[int], seed: int = 0, **data: Any) -> TaskList:
     """Tasks of several sources, the level of a task being its number in its source modulo 3."""
     sources = []
     for source, size in enumerate(sizes):
@@ -38,13 +37,13 @@ def drawn_tasks(directory: Path, order: dict[str, Any], sizes: list[int], seed: 
         path.write_text("".join(json.dumps({"source": source, "n": n, "level": n % 3}) + "\n" for n in range(size)))
         sources.append({"tasks": str(path), "weight": source + 1})
     tasks, _ = open_run_tasks(RunConfig(seed=seed, data={"order": order, "sources": sources, **data}), None)
-    assert isinstance(tasks, DrawnTasks)
+    assert isinstance(tasks, TaskList)
     return tasks
 
 
-def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[GivenTask]:
+def play(tasks: TaskList, choices: random.Random, groups: range) -> list[StoredGroupTask]:
     """Draw groups, of which some have ended before the next is drawn, in the order of their numbers; what a store has of them then."""
-    given: list[GivenTask] = []
+    given: list[StoredGroupTask] = []
     for group in groups:
         found = tasks.task_of_group(group)
         assert found is not None
@@ -52,7 +51,7 @@ def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[Given
         mean = choices.choice([None, 0.0, 0.25, 0.5, 0.75, 1.0]) if ended else None
         if ended:
             tasks.group_ended(group, mean)
-        given.append(GivenTask(found.index, ended, mean))
+        given.append(StoredGroupTask(found.index, mean))
     return given
 
 
@@ -81,9 +80,9 @@ def test_a_restored_order_has_the_groups_of_the_one_before_and_goes_on_as_it_wou
     assert after.take_metrics() == before.take_metrics()
 
 
-def shares(tasks: DrawnTasks, ended: list[tuple[int, float | None]], draws: int = 10_000) -> list[float]:
+def shares(tasks: TaskList, ended: list[tuple[int, float | None]], draws: int = 10_000) -> list[float]:
     """How often each task is drawn once groups of some tasks have ended."""
-    tasks.restore([GivenTask(index, True, mean) for index, mean in ended])
+    tasks.restore([StoredGroupTask(index, mean) for index, mean in ended])
     found = (tasks.task_of_group(len(ended) + n) for n in range(draws))
     counts = Counter(one.index for one in found if one is not None)
     return [counts[index] / draws for index in range(len(tasks.tasks))]
@@ -141,10 +140,10 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
         store.write([CloseGroup(1)])
         store.write([CloseGroup(0, rejected="all rewards are equal")])
         store.write([OpenGroup(2, 1, 2, version=5)])
-        known = [GivenTask(4, True, 1.0), GivenTask(2, True, (0.2 + 0.1) / 2), GivenTask(2, False, None)]
+        known = [StoredGroupTask(4, 1.0), StoredGroupTask(2, (0.2 + 0.1) / 2), StoredGroupTask(2, None)]
         assert store.read(task_history) == known
         assert len(store.reject_episodes(vocabulary=10)) == 2, "the model has no token 99"
-        assert store.read(task_history)[1] == GivenTask(2, False, None)
+        assert store.read(task_history)[1] == StoredGroupTask(2, None)
 
 
 def test_a_group_keeps_the_task_that_it_was_given(tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ def test_a_group_keeps_the_task_that_it_was_given(tmp_path: Path) -> None:
     assert drawn is not None
     given_then = (drawn.index + 1) % 50
     again = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
-    again.restore([GivenTask(given_then, False, None)])
+    again.restore([StoredGroupTask(given_then, None)])
     kept = again.task_of_group(0)
     assert kept is not None
     assert kept.index == given_then

@@ -125,7 +125,7 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> No
     with pytest.raises(TaskFileError) as refused:
         open_tasks(f"harbor:{tmp_path}")
     said = str(refused.value)
-    assert "7 of 8 task folders cannot be used: mend them, or use those that `agentrl vet" in said
+    assert "7 of 8 tasks cannot be used: mend them, or use those that `agentrl vet" in said
     assert said.count("the instruction is empty") == 5
     names = [task["name"] for task in tasks_of_folder(str(tmp_path))]
     assert names == [f"task-{number}" for number in range(8)]
@@ -140,6 +140,8 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
         folder_digest(folder)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_or_has_no_prefix_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskFileError, match=r"there is no folder .*/nowhere; name one that holds tasks"):
         open_tasks(f"harbor:{tmp_path}/nowhere")
+    with pytest.raises(TaskFileError, match=f"{tmp_path} is a folder; use harbor:{tmp_path} for folders of Harbor's"):
+        open_tasks(str(tmp_path))

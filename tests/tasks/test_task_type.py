@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agentrl import Episode
 from agentrl.errors import TaskFileError, WorkflowError
 from agentrl.tasks.task_type import task_of_episode, task_type_of
-from agentrl.tasks.tasks import TaskStream, open_tasks, tasks_from_python
+from agentrl.tasks.tasks import TaskStream, open_tasks
 
 
 @dataclass
@@ -194,7 +194,7 @@ def test_a_complaint_says_what_is_wrong_and_nothing_of_pydantic(row: dict[str, A
 
 def test_tasks_from_python_may_be_values_of_a_class() -> None:
     given = [Sum("2 + 3", 5), Question(question="1 + 1", answer=2), GOOD]
-    assert tasks_from_python(given, task_type=task_type_of(sums)) == [
+    assert open_tasks(given, task_type=task_type_of(sums)) == [
         {"question": "2 + 3", "answer": 5, "hints": []},
         {"question": "1 + 1", "answer": 2},
         GOOD,
@@ -207,7 +207,7 @@ def test_a_stream_skips_what_is_none() -> None:
         yield {"question": "no answer"}
         yield Sum("1 + 1", 2)
 
-    stream = tasks_from_python(make, task_type=task_type_of(sums))
+    stream = open_tasks(make, task_type=task_type_of(sums))
     assert isinstance(stream, TaskStream)
     found = [stream.task_of_group(group) for group in range(3)]
     assert [f.task is None for f in found if f] == [False, True, False]

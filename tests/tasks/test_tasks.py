@@ -13,19 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
+from agentrl.config.data import InOrder, ShuffledOrder
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.curriculum import TaskList, open_run_tasks
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import (
-    GroupTask,
-    TaskList,
-    TaskStream,
-    check_same_tasks,
-    list_tasks,
-    open_tasks,
-    split_tasks,
-    tasks_from_python,
-)
+from agentrl.tasks.tasks import GroupTask, TaskStream, list_tasks, open_tasks, split_tasks
 from agentrl.workflows import chat
 
 TASKS = [{"n": n} for n in range(7)]
@@ -33,7 +25,8 @@ TASKS = [{"n": n} for n in range(7)]
 
 @given(st.integers(1, 20), st.integers(0, 99), st.booleans())
 def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool) -> None:
-    tasks = TaskList([{"n": n} for n in range(count)], seed, shuffle, epochs=3)
+    order = ShuffledOrder() if shuffle else InOrder()
+    tasks = TaskList([[{"n": n} for n in range(count)]], order=order, seed=seed, epochs=3)
     visited = [tasks.task_of_group(group) for group in range(3 * count)]
     for epoch in range(3):
         places = [found.index for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
@@ -45,7 +38,7 @@ def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool
 
 def test_epochs_differ_and_seeds_repeat() -> None:
     def order(seed: int, epoch: int) -> list[Any]:
-        tasks = TaskList([{"n": n} for n in range(50)], seed)
+        tasks = TaskList([[{"n": n} for n in range(50)]], seed=seed)
         return [tasks.task_of_group(group) for group in range(50 * epoch, 50 * epoch + 50)]
 
     assert order(0, 0) != order(0, 1)
@@ -77,12 +70,12 @@ def test_a_run_goes_on_only_with_a_stream_that_gives_the_same_tasks_in_the_same_
     now = data.draw(st.permutations(before) | st.lists(st.integers(0, 3), max_size=12))
     stream = TaskStream(lambda: iter({"n": value} for value in now), epochs=1)
     if now[:given] == before[:given]:
-        check_same_tasks(stream, digests)
+        stream.check_begins_with(digests)
     else:
         with pytest.raises(
             TaskFileError, match=r"the stream of tasks (holds no task|does not begin as before: task \d+ is)"
         ):
-            check_same_tasks(stream, digests)
+            stream.check_begins_with(digests)
 
 
 def numbers(bad: dict[int, Any], count: int = 6) -> Iterator[Any]:
@@ -153,7 +146,7 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     loop: dict[str, Any] = {}
     loop["self"] = loop
     with pytest.raises(TaskFileError, match="holds what JSON cannot say"):
-        _ = TaskList([loop]).identity
+        _ = TaskList([[loop]]).identity
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -263,7 +256,7 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(TaskFileError, match=complaint):
             open_tasks(f"python:{path}:{name}")
-    with pytest.raises(TaskFileError, match="names no object"):
+    with pytest.raises(TaskFileError, match=r"cannot be loaded: .*; write python:FILE_OR_MODULE:NAME"):
         open_tasks("python:my_tasks")
 
 
@@ -286,15 +279,11 @@ def test_a_split_loses_nothing_and_leaves_both_sides_something(count: int, share
     assert split_tasks(tasks, share, seed) == (train, held_out)
 
 
-def test_tasks_from_python_objects() -> None:
-    def generate() -> Iterator[dict[str, Any]]:
-        yield from TASKS
-
-    assert tasks_from_python(TASKS) == TASKS
-    assert tasks_from_python(lambda: TASKS) == TASKS
-    assert isinstance(tasks_from_python(generate), TaskStream)
+def test_tasks_of_a_list_or_a_function() -> None:
+    assert open_tasks(TASKS) == TASKS
+    assert open_tasks(lambda: TASKS) == TASKS
     with pytest.raises(TaskFileError, match="holds no tasks"):
-        tasks_from_python([])
+        open_tasks([])
 
 
 def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
@@ -302,7 +291,8 @@ def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
         return open_run_tasks(RunConfig.model_validate({"data": data, **rest}), given)
 
     tasks, held_out = chosen({"eval_share": 0.3, "epochs": 2, "order": "in_order"})
-    assert (len(tasks.tasks), len(held_out), tasks.epochs, tasks.shuffle) == (5, 2, 2, False)
+    assert [tasks.task_of_group(group).task for group in range(10)] == 2 * tasks.tasks
+    assert (len(tasks.tasks), len(held_out), tasks.task_of_group(10)) == (5, 2, None)
     assert chosen({"eval_share": 0.3}, eval={"limit": 1})[1] == held_out[:1]
     path = tmp_path / "eval.jsonl"
     path.write_text('{"n": 99}\n')

@@ -26,9 +26,8 @@ from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.store.outcome import Outcome
 from agentrl.system.failure_text import users_part
-from agentrl.tasks.json_lines import load_tasks
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import open_tasks
+from agentrl.tasks.tasks import list_tasks, open_tasks
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
 from agentrl.workflows import black_box, chat, tool_loop
 from tests.components import wait_until
@@ -137,7 +136,7 @@ async def test_an_environment_is_found_by_its_module_beside_the_task_file(
     )
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"env": "beside_the_tasks:Beside-v0", "question": "1 + 1 =", "answer": "2", "metadata": {}}')
-    (task,) = await anyio.to_thread.run_sync(load_tasks, path)
+    (task,) = await anyio.to_thread.run_sync(list_tasks, str(path))
     done = await outcome_of(tool_loop.run, in_turn("2"), task)
     assert (done.error, done.reward) == (None, 1.0)
     del gymnasium.registry["Beside-v0"]

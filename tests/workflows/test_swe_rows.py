@@ -19,7 +19,7 @@ from agentrl.rollout.run_episode import remote_runner
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.store.outcome import Outcome
 from agentrl.tasks import swe_rows
-from agentrl.tasks.harbor import folder_digest
+from agentrl.tasks.harbor import folder_digest, split_agent
 from agentrl.tasks.task_type import check_usable, task_type_of
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
@@ -211,7 +211,7 @@ def test_a_repository_with_a_runner_of_its_own_is_tested_by_that(rows: list[dict
 
 @pytest.mark.parametrize("source", ["swe:{file}@codex", "swe:hf:them@test@codex"])
 def test_the_agent_may_be_named(source: str) -> None:
-    assert swe_rows.split_agent(source.removeprefix("swe:"))[1] == "codex"
+    assert split_agent(source.removeprefix("swe:"))[1] == "codex"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     rows: list[dict[str, Any]], changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(TaskFileError, match=rf"row 1 \(made__slugs-1\): {complaint}"):
-        check_usable("swe:rows", "rows", swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}]))
+        check_usable("swe:rows", swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}]))
 
 
 def test_vet_reports_each_row_that_cannot_be_used(

@@ -56,8 +56,8 @@ async def outcome_of(script: Callable[[dict[str, Any]], Any], task: dict[str, An
 
 def test_a_task_for_each_one_of_an_environment() -> None:
     assert list_tasks("verifiers:owner/vf-capitals") == [
-        {"environment": "owner/vf-capitals", "row": 0},
-        {"environment": "owner/vf-capitals", "row": 1},
+        {"environment": "owner/vf-capitals", "args": {}, "row": 0},
+        {"environment": "owner/vf-capitals", "args": {}, "row": 1},
     ]
     args = {"taskset": {"countries": 1}}
     assert list_tasks('verifiers:vf-capitals?{"taskset": {"countries": 1}}') == [
@@ -69,8 +69,8 @@ def test_a_task_for_each_one_of_an_environment() -> None:
     ("source", "complaint"),
     [
         ("vf-nowhere", "'vf-nowhere' cannot be loaded: .*must already be installed"),
-        ("vf-capitals?{countries}", "the arguments after . are not JSON"),
-        ("vf-capitals?[1]", "write verifiers:ENV, or verifiers:ENV?"),
+        ("vf-capitals?{countries}", "invalid JSON: .*; write verifiers:ENV, or with"),
+        ("vf-capitals?[1]", "should be an object.*; write verifiers:ENV, or with"),
         ('vf-capitals?{"taskset": {"colour": 1}}', "cannot be loaded: .*colour"),
     ],
 )

@@ -41,7 +41,7 @@ from agentrl.run.view import RunView
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.system.host import free_port
-from agentrl.tasks.tasks import TaskList
+from agentrl.tasks.curriculum import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
 from tests.record_invariant import assert_record_is_what_the_engine_saw
@@ -262,7 +262,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
         await in_thread(store.begin_restart)
         async with workers(server_url, config, said) as (runner, server):
             gate = StalenessGate(groups_per_batch=2, max_staleness=0, order="fifo")
-            tasks = TaskList([{"do": "waits_in_the_middle"}])
+            tasks = TaskList([[{"do": "waits_in_the_middle"}]])
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
             async with anyio.create_task_group() as group:
                 group.start_soon(controller.run)

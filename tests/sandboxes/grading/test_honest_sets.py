@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, load_code_task, open_pool
 from agentrl.system.tasks import in_thread
-from agentrl.tasks.json_lines import load_tasks
+from agentrl.tasks.tasks import list_tasks
 from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task, unittest_exercises
 
 
@@ -86,5 +86,5 @@ async def test_problems_on_standard_input(bubblewrap: BackendName, language: str
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["test_lists", "calls"])
 async def test_lists_of_assertions_and_of_calls(bubblewrap: BackendName, name: str) -> None:
-    tasks = await in_thread(load_tasks, FOLDER / f"{name}.jsonl")
+    tasks = await in_thread(list_tasks, str(FOLDER / f"{name}.jsonl"))
     assert await not_rewarded(tasks, bubblewrap) == set()
