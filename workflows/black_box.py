@@ -71,8 +71,8 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     # The last line comes first: where a message is cut to a line, that is what is read.
     printed = done.stderr.decode(errors="replace").strip()
     last = one_line(error_line(printed), 200)
-    lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
-    end = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
+    rest = " | ".join(line for line in map(str.strip, printed[-SHOWN_CHARACTERS:].splitlines()) if line != last)
+    end = f": {last or 'its standard error is empty'}" + (f". It also wrote: {rest!r}" if rest else "")
     program = f"the program {one_line(task.command, 100)}"
     if stopped:
         raise EpisodeTimeoutError(
