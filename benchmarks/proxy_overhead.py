@@ -44,6 +44,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, load_chat_format, open_proxy
+from agentrl.proxy.http_messages import InProcessTransport
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 from agentrl.system.traces import begin_traces
 
@@ -301,7 +302,7 @@ async def main(seconds: float, conversations: int, by_turn_only: bool, as_json: 
         body = json.dumps({"model": "nano", "messages": [USER]}).encode()
         reply = await proxy.handle("POST", "/v1/chat/completions", {"authorization": f"Bearer {session.key}"}, body)
         async with (
-            httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL) as http,
+            httpx2.AsyncClient(transport=InProcessTransport(proxy.handle), base_url=IN_PROCESS_URL) as http,
             httpx2.AsyncClient(transport=InstantTransport(reply.body), base_url=IN_PROCESS_URL) as instant,
         ):
             ways = partial(episodes, engine, proxy, http, instant)

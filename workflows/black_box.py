@@ -70,13 +70,13 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     how = f"ended with exit code {code}"
     if stopped:
         how = f"was stopped ({done.end_reason}): timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for"
-    printed = done.stderr.decode(errors="replace").strip() or "nothing"
-    lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
-    error = EpisodeTimeoutError if stopped else EpisodeError
     # The last line comes first: where a message is cut to a line, that is what is read.
-    raise error(
-        f"the program {one_line(task.command, 100)} {how}: {one_line(error_line(printed), 200)}. The end of its standard error: {lines!r}"
-    )
+    printed = done.stderr.decode(errors="replace").strip()
+    last = one_line(error_line(printed), 200)
+    rest = " | ".join(line for line in map(str.strip, printed[-SHOWN_CHARACTERS:].splitlines()) if line != last)
+    end = f": {last or 'its standard error is empty'}" + (f". It also wrote: {rest!r}" if rest else "")
+    error = EpisodeTimeoutError if stopped else EpisodeError
+    raise error(f"the program {one_line(task.command, 100)} {how}{end}")
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:

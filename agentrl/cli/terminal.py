@@ -121,7 +121,8 @@ class TerminalView(RunView):
                 table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
-            table.add_row("replies", shares_text(last))
+            if shares := shares_text(last):
+                table.add_row("replies", shares)
             table.add_row(
                 "train",
                 f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms",
@@ -133,8 +134,7 @@ class TerminalView(RunView):
                 "episodes",
                 f"{p.running} running  {p.finished} finished  {p.failed} failed{reasons_text(p.reasons)}  {p.rejected_groups} groups dropped",
             )
-            lost = self.controller.runner.metrics().get("workers_lost", 0)
-            if lost:
+            if lost := self.controller.runner.metrics().get("workers_lost", 0):
                 table.add_row("workers", f"{lost:.0f} lost and started again")
         to_go = self.seconds_to_go()
         if to_go is not None:

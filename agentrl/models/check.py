@@ -24,10 +24,9 @@ def check_checkpoint(path: str) -> None:
     directory, named = Path(path), f"`model.path` = {path!r}"
     try:
         if not directory.is_dir():
-            raise ConfigError(
-                f"{named} is not a directory; give the directory of a Hugging Face checkpoint, which `hf download NAME "
-                "--local-dir DIRECTORY` writes for a model of the hub"
-            )
+            kept = ", ".join(sorted(path.name for path in directory.parent.glob("step-*[0-9]")))
+            hub = "give that of a Hugging Face checkpoint, which `hf download NAME --local-dir DIRECTORY` writes"
+            raise ConfigError(f"{named} is not a directory; {f'{directory.parent} holds {kept}' if kept else hub}")
         if (directory / "store.sqlite").is_file():
             raise ConfigError(f"{named} is the directory of a run; its checkpoints are in {directory / 'checkpoints'}")
         if not (directory / "config.json").is_file():

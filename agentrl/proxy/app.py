@@ -27,7 +27,7 @@ from agentrl.proxy.completion import CompletionRequest, Json
 from agentrl.proxy.completion_service import BYTES_PER_TOKEN, CompletionService, run_sized
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
 from agentrl.proxy.errors import ApiError, map_errors
-from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
+from agentrl.proxy.http_messages import Body, Response, is_retry, json_response, request_key
 from agentrl.proxy.model_names import model_list, one_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole, Sessions
 from agentrl.record.recorded_choice import CallLog
@@ -43,7 +43,7 @@ DIALECTS: dict[str, tuple[Read, str]] = {
     "/v1/responses": (responses.read, "resp_"),
     "/v1/messages": (messages.read, "msg_"),
 }
-"""Path -> the reader of its requests, and how the ids of its replies begin."""
+"""Path -> the reader of its requests, and how the ids of its replies begin. Google's begin with nothing."""
 MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
 MAX_IGNORED = 64
@@ -120,12 +120,13 @@ class Proxy(CompletionService):
                 read = partial(gemini.read, model, streamed if name == "streamGenerateContent" else None)
                 if name == "countTokens":
                     return json_response({"totalTokens": await self._count(read, role, body)})
-                return await self._reply(read, "resp_", path, role, body)
+                return await self._reply(read, "", path, role, body)
             case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
                 return json_response(self._models(listed[1]))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
                 return json_response(responses.stored_response(role.session, method, path.removeprefix(RESPONSES)))
-        raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
+        hint = " Leave /v1 out of the base URL: this client adds it." if path.startswith("/v1/v1") else ""
+        raise ApiError(404, f"There is no {method} {path}.{hint}", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
         if name is None:
@@ -184,7 +185,3 @@ class Proxy(CompletionService):
         finally:
             session.requests -= 1
             session.last_used = time.monotonic()
-
-    def in_process_transport(self) -> InProcessTransport:
-        """Return a transport that hands requests straight to this proxy, for clients in this process."""
-        return InProcessTransport(self.handle)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -27,6 +27,14 @@ from agentrl.system.tasks import background_tasks
 
 RECENT_EPISODES = 64
 """Attempts that metrics are taken of."""
+SHARES = {
+    "conversations_mean": ("conversations", "episodes"),
+    "rerendered_share": ("rerendered_tokens", "prompt_tokens"),
+    "left_out_share": ("left_out_tokens", "sampled_tokens"),
+    "truncated_share": ("truncated", "replies"),
+    "failed_calls_share": ("failed_calls", "with_tools"),
+}
+"""Metrics that are one count of the recent attempts over another."""
 
 
 @dataclass
@@ -124,22 +132,19 @@ class Health:
         return total
 
     def to_metrics(self) -> dict[str, float]:
-        """Return what a step's line says of the recent attempts."""
-        counts, episodes = self.counts(), max(1, len(self.recent))
+        """Return what a step's line says of the recent attempts, without what none of them had."""
+        counts = self.counts() + Counter(episodes=len(self.recent))
         names = {name for one in self.metrics for name in one}
         return {
-            "conversations_mean": counts["conversations"] / episodes,
-            "rerendered_share": counts["rerendered_tokens"] / max(1, counts["prompt_tokens"]),
-            "left_out_share": counts["left_out_tokens"] / max(1, counts["sampled_tokens"]),
-            "truncated_share": counts["truncated"] / max(1, counts["replies"]),
-            "failed_calls_share": counts["failed_calls"] / max(1, counts["with_tools"]),
+            **{name: counts[part] / counts[whole] for name, (part, whole) in SHARES.items() if counts[whole]},
             **{f"metric_{name}": fmean(one[name] for one in self.metrics if name in one) for name in sorted(names)},
         }
 
 
 def shares_text(metrics: Mapping[str, float]) -> str:
     """Return the shares of replies that `to_metrics` has, as a line shows them."""
-    return f"cut off {metrics['truncated_share']:.0%}  failed tool calls {metrics['failed_calls_share']:.0%}"
+    shown = {"cut off": "truncated_share", "failed tool calls": "failed_calls_share"}
+    return "  ".join(f"{words} {metrics[name]:.0%}" for words, name in shown.items() if name in metrics)
 
 
 STALL_S = 600.0
@@ -164,14 +169,6 @@ FAILURES = 8
 """Attempts in a row that fail."""
 UNIFORM_GROUPS = 16
 """Groups in a row with equal rewards that raise an alarm; two batches at least."""
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """One thing that is wrong. `name` is its key in the metrics."""
-
-    name: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -300,19 +297,18 @@ OF_TRAINING = ("rewards_equal", "altered_sampling", "mismatch")
 """The alarms that only a run that trains has."""
 
 
-def alarms(seen: Seen, *, training: bool) -> Iterator[Alarm]:
-    """Yield the alarms that hold now. `training`: also those of a run that trains."""
-    for name, look in ALARMS.items():
-        if (training or name not in OF_TRAINING) and (text := look(seen)) is not None:
-            yield Alarm(name, text)
+def alarms(seen: Seen, *, training: bool) -> dict[str, str]:
+    """Return the lines of the alarms that hold now, by name. `training`: also those of a run that trains."""
+    lines = {name: look(seen) for name, look in ALARMS.items() if training or name not in OF_TRAINING}
+    return {name: line for name, line in lines.items() if line is not None}
 
 
 @dataclass
 class AlarmWatch:
     """Looks for alarms, and says each when it begins and again every `repeat_s` while it lasts."""
 
-    alarms: Callable[[], Iterable[Alarm]]
-    """What is wrong now."""
+    alarms: Callable[[], Mapping[str, str]]
+    """Returns the lines of what is wrong now, by name."""
     say: Callable[[str], None]
     when: Callable[[], str]
     """The moment, as a line says it."""
@@ -321,7 +317,7 @@ class AlarmWatch:
     texts: dict[str, str] = field(default_factory=dict)
     """The line of each that has begun since the metrics of the last step."""
     repeat_s: float = REPEAT_EVERY_S
-    _holding: set[str] = field(default_factory=set)
+    _holding: Mapping[str, str] = field(default_factory=dict)
     _said: dict[str, float] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -341,15 +337,14 @@ class AlarmWatch:
     def check(self, now: float | None = None) -> None:
         """Say what is wrong now, unless it was said lately. `now`: time.monotonic()."""
         now = time.monotonic() if now is None else now
-        before, self._holding = self._holding, set()
-        for alarm in self.alarms():
-            self._holding.add(alarm.name)
-            if alarm.name not in before:
-                self.begun[alarm.name] = self.begun.get(alarm.name, 0) + 1
-                self.texts[alarm.name] = alarm.text
-            if now - self._said.get(alarm.name, -self.repeat_s) >= self.repeat_s:
-                self._said[alarm.name] = now
-                self.say(f"ALARM, {self.when()}: {alarm.text}")
+        before, self._holding = self._holding, self.alarms()
+        for name, text in self._holding.items():
+            if name not in before:
+                self.begun[name] = self.begun.get(name, 0) + 1
+                self.texts[name] = text
+            if now - self._said.get(name, -self.repeat_s) >= self.repeat_s:
+                self._said[name] = now
+                self.say(f"ALARM, {self.when()}: {text}")
 
     def take_metrics(self) -> dict[str, Any]:
         """Return how often each alarm has begun, as the metrics of a step have it, and the lines of those that began in it."""

@@ -257,6 +257,9 @@ class Controller:
                     if outcome.finished:
                         self.progress.finished += 1
                         return outcome
+                    if not self.last_error:
+                        text = "episode %d failed: %s. agentrl episodes %s %d shows its traceback; the failures after it are only counted"
+                        log.warning(text, number, self.health.first_failure, self.store.directory, number)
                     self.last_error, self.last_failed = outcome.error or "", number
             self.progress.failed += 1
             self._check_failures()
@@ -271,12 +274,10 @@ class Controller:
     def _check_failures(self) -> None:
         ended = self.progress.finished + self.progress.failed
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
+            again = (
+                f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)" if self.last_failed else ""
+            )
             raise TooManyFailuresError(
                 f"{self.progress.failed} of {ended} episodes failed, more than `rollout.max_failed_share` = "
-                f"{self.config.max_failed_share:g} allows. The last failure: {failure_line(self.last_error)}"
-                + (
-                    f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)"
-                    if self.last_failed
-                    else ""
-                )
+                f"{self.config.max_failed_share:g} allows. The last failure: {failure_line(self.last_error)}{again}"
             )

@@ -20,6 +20,7 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
+from agentrl.proxy.http_messages import InProcessTransport
 from agentrl.record.end_reason import EndReason, only_error
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import Reward, add_metrics
@@ -251,7 +252,7 @@ async def local_runner(
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner of a workflow whose episodes reach `proxy` inside this process."""
     async with (
-        httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL, timeout=None) as http,
+        httpx2.AsyncClient(transport=InProcessTransport(proxy.handle), base_url=IN_PROCESS_URL, timeout=None) as http,
         open_environments() as make_env,
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)

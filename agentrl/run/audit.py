@@ -27,9 +27,10 @@ from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, Sto
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.rollout.gate import gate_of
 from agentrl.run.checkpoint_url import checkpoint_url
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.batches import batches, wrong_minibatches
-from agentrl.store.database import check_pages, open_database
+from agentrl.store.database import check_pages, reporting
 from agentrl.store.episodes import Totals, count_totals
 from agentrl.store.manifest import check_files, read_manifest, unlisted_files
 from agentrl.store.rows import from_column
@@ -149,26 +150,22 @@ def audit(run_dir: Path) -> Audit:
     Raises:
         StoreError: There is no run in the directory, or an evaluation is.
     """
-    path = run_dir / "store.sqlite"
-    if not path.is_file():
-        raise StoreError(f"{run_dir} holds no run: it has no store.sqlite, nor has a supervised run one")
     check_no_evaluation(run_dir)
-    db = open_database(path, read_only=True)
-    try:
-        present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
-        db.execute("BEGIN")  # one state of everything, also of a run that goes on
-        check_pages(db, path)
-        found = _count(db, [*_violations(db), *unknown_checkpoints(db, present)])
-        by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
-        db.execute("COMMIT")
-        kept = {step for (step,) in db.execute("SELECT step FROM checkpoints WHERE kept")}
-        # A run that goes on may have deleted a checkpoint while it was read.
-        found.violations.extend(text for step, text in by_step if step is None or step in kept)
-        return found
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
-    finally:
-        db.close()
+    with Run(run_dir).open_store() as store, reporting(run_dir / "store.sqlite"):
+        return store.read(lambda db: _audit(db, run_dir))
+
+
+def _audit(db: sqlite3.Connection, run_dir: Path) -> Audit:
+    present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
+    db.execute("BEGIN")  # one state of everything, also of a run that goes on
+    check_pages(db, run_dir / "store.sqlite")
+    found = _count(db, [*_violations(db), *unknown_checkpoints(db, present)])
+    by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
+    db.execute("COMMIT")
+    kept = {step for (step,) in db.execute("SELECT step FROM checkpoints WHERE kept")}
+    # A run that goes on may have deleted a checkpoint while it was read.
+    found.violations.extend(text for step, text in by_step if step is None or step in kept)
+    return found
 
 
 def _count(db: sqlite3.Connection, found: list[str]) -> Audit:

@@ -56,12 +56,8 @@ def with_metrics(
         if target.partition("?")[0] != PATH or method != "GET":
             return await handle(method, target, headers, body)
         with map_errors(method, PATH) as handled:
-            if host not in LOOPBACK and not (key and has_bearer_key(headers, key)):
-                raise ApiError(
-                    401,
-                    "Off the loopback, /metrics takes the admin key as bearer: $AGENTRL_ADMIN_KEY.",
-                    code="invalid_api_key",
-                )
+            if host not in LOOPBACK:
+                check_admin_key(headers, key)
             own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
             values = {**own, **{f"ignored_{name}_total": count for name, count in proxy.ignored.items()}, **read()}
             if isinstance(proxy.engine, ReplyClient):
@@ -72,6 +68,17 @@ def with_metrics(
         return handled.reply
 
     return answer
+
+
+def check_admin_key(headers: Mapping[str, str], key: str) -> None:
+    """Check that a request has the admin key.
+
+    Raises:
+        ApiError: It has not, or there is none.
+    """
+    if not (key and has_bearer_key(headers, key)):
+        message = "This path takes the admin key as bearer: $AGENTRL_ADMIN_KEY, or the key that `agentrl serve` prints."
+        raise ApiError(401, message, code="invalid_api_key")
 
 
 def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -> str:

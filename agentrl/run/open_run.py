@@ -18,7 +18,15 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.models.text import TokenText, token_text
 from agentrl.record.end_reason import EndReason
-from agentrl.run.run_directory import read_config, read_metrics, read_summary, step_of, whole_checkpoints
+from agentrl.run.run_directory import (
+    FAILURE,
+    SUMMARY,
+    read_config,
+    read_metrics,
+    read_summary,
+    step_of,
+    whole_checkpoints,
+)
 from agentrl.store.database import reading
 from agentrl.store.episodes import list_episodes
 from agentrl.store.read_episode import RunEpisode
@@ -29,8 +37,10 @@ from agentrl.system.locks import DirectoryInUseError, check_unlocked
 FAILED = "failed"
 """The reason by which a user asks for all but FINISHED."""
 _CONDITIONS = {
+    "id": "e.id = ?",
     "task": "g.task = ?",
     "group": "e.group_id = ?",
+    "session": "g.task_digest = ?",
     "step": "g.step = ?",
     "reason": "e.reason = ?",
     "min_reward": "e.reward >= ?",
@@ -55,8 +65,6 @@ class Run:
     """A run, read from its directory. Everything is read when it is asked for, so a run that goes on shows its newest state."""
 
     path: Path
-    stopped: bool = False
-    """Whether it is known that a signal ended it."""
 
     @property
     def config(self) -> RunConfig:
@@ -68,14 +76,21 @@ class Run:
         return read_config(self.path)
 
     @property
-    def status(self) -> Literal["running", "finished", "stopped"]:
-        """Whether it goes on, came to its end, or stopped before that: `train(run.config, resume=True)` then goes on."""
+    def status(self) -> Literal["running", "finished", "failed", "stopped"]:
+        """Whether it goes on, came to its end, or failed or was stopped before that: `train(run.config, resume=True)` then goes on."""
         try:
             check_unlocked(self.path)
         except DirectoryInUseError:
             return "running"
-        summary = self.summary
-        return "finished" if summary and not self.stopped and summary.get("steps", 0) == self.step else "stopped"
+        if self.failure:
+            return "failed"
+        return "finished" if (self.path / SUMMARY).is_file() else "stopped"
+
+    @property
+    def failure(self) -> str:
+        """The error that ended its newest start; "": none did."""
+        path = self.path / FAILURE
+        return path.read_text() if path.is_file() else ""
 
     @property
     def step(self) -> int:
@@ -145,7 +160,7 @@ class Run:
         Raises:
             StoreError: There is none of this id, or the run has no store.
         """
-        if found := self.listed({"e.id = ?": episode_id}):
+        if found := self.listed(conditions(id=episode_id)):
             return found[0]
         with self.open_store() as store:
             (last,) = store.read(lambda db: db.execute("SELECT MAX(id) FROM episodes").fetchone())
@@ -171,7 +186,7 @@ class Run:
         path = self.path / "store.sqlite"
         if not path.is_file():
             raise StoreError(
-                f"{self.path} holds no store, so it has no episodes: it is a supervised warm start, or not a whole run"
+                f"{self.path} holds no store.sqlite, so it has no episodes: it is a supervised warm start, or not a whole run"
             )
         with Store(path, read_only=True) as store:
             yield store

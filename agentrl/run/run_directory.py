@@ -3,6 +3,8 @@
 config.json         the run's configuration
 store.sqlite        tasks, episodes, batches (`agentrl.store.store`)
 metrics.jsonl       one line a training step
+summary.json        its metrics, once it has come to its end
+failure.txt         why its newest start failed, if it did
 checkpoints/        step-000010/, ...
 damaged/            checkpoints that were found not to hold what was written
 lock                held by the run that is going on, and by its trainer
@@ -36,6 +38,7 @@ from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
 
 PUBLISHED_VERSIONS = PUBLISHED_VERSIONS_KEPT + 2
 """Versions of the weights that are there at the same time, at most: those that are kept, one that is written, and one to spare."""
+SUMMARY, FAILURE = "summary.json", "failure.txt"
 
 _WHOLE = re.compile(r"step-\d{6,}")
 _PARTIAL = re.compile(r"step-\d{6,}\.partial")
@@ -47,8 +50,14 @@ def with_run_dir(config: RunConfig, name: str = "runs/%Y-%m-%d-%H%M%S") -> RunCo
 
 
 def write_config(config: RunConfig) -> None:
-    """Write a run's configuration into its directory."""
-    write_whole(Path(config.run_dir) / "config.json", config_text(config))
+    """Write the configuration of a start into its run's directory."""
+    _write_config(Path(config.run_dir), config_text(config))
+
+
+def _write_config(run_dir: Path, config: str) -> None:
+    write_whole(run_dir / "config.json", config)
+    for end_of_last_start in (SUMMARY, FAILURE):
+        (run_dir / end_of_last_start).unlink(missing_ok=True)
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
@@ -127,7 +136,7 @@ def read_summary(run_dir: Path) -> dict[str, Any] | None:
     Raises:
         StoreError: They cannot be read.
     """
-    path = run_dir / "summary.json"
+    path = run_dir / SUMMARY
     if not path.exists():
         return None
     try:
@@ -143,6 +152,12 @@ def checkpoint_directory(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
+def finished_step(run_dir: Path) -> int | None:
+    """Return the last step of a run that has come to its end, and whose last checkpoint is there; None: it is no such run."""
+    summary = read_summary(run_dir)
+    return summary["steps"] if summary and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
+
+
 def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     """Move what is left of a damaged checkpoint out of the way, into `damaged/`.
 
@@ -156,8 +171,9 @@ def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     return checkpoint.rename(next(place for place in places if not place.exists()))
 
 
-def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
-    """Open the store of a run that starts, or starts again; delete what its last start left half made, and note its configuration.
+@contextmanager
+def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Iterator[Store]:
+    """Yield the store of a run that starts, or starts again; delete what its last start left half made, and note its configuration.
 
     Args:
         run_dir: The run's directory.
@@ -169,8 +185,7 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
         StoreError: The store is missing, empty, damaged, older than the checkpoints beside it, or of other tasks. Nothing has been
             deleted then.
     """
-    store = Store(run_dir / "store.sqlite", must_exist=resume)
-    try:
+    with Store(run_dir / "store.sqlite", must_exist=resume) as store:
         if resume:
             store.read(lambda db: check_pages(db, run_dir / "store.sqlite"))
         for unknown in store.read(lambda db: unknown_checkpoints(db, whole_checkpoints(run_dir))):
@@ -179,11 +194,8 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
         remove_unfinished(run_dir, store.unwanted_checkpoints())
         store.begin_restart(tasks, config)
         if resume:  # a new run has it since before its store
-            write_whole(run_dir / "config.json", config)
-    except BaseException:
-        store.close()
-        raise
-    return store
+            _write_config(run_dir, config)
+        yield store
 
 
 def unknown_checkpoints(db: sqlite3.Connection, found: Sequence[Path]) -> list[str]:

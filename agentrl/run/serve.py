@@ -37,7 +37,7 @@ from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_note
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
-from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key, to_json
+from agentrl.proxy.http_messages import Body, Handle, Response, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.conversations import are_main, conversations_of
 from agentrl.record.credit import mask_turns, turn_returns
@@ -46,7 +46,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start, with_chat_format
 from agentrl.rollout.open_runner import open_engine, open_model_proxy
-from agentrl.run.metrics_page import with_metrics
+from agentrl.run.metrics_page import check_admin_key, with_metrics
 from agentrl.run.session_store import SessionStore
 from agentrl.store.outcome import Outcome
 from agentrl.system.tasks import in_thread, opening
@@ -186,15 +186,11 @@ class Service:
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, target, headers, body)
         with map_errors(method, path) as handled:
-            self._check_key(headers)
+            check_admin_key(headers, self._admin_key)
             received = body if isinstance(body, bytes) else await body()
             content = await self._answer(method, path, received or b"{}")
             handled.reply = Response(await in_thread(to_json, content))
         return handled.reply
-
-    def _check_key(self, headers: Mapping[str, str]) -> None:
-        if not has_bearer_key(headers, self._admin_key):
-            raise ApiError(401, "This path takes the admin key that `agentrl serve` prints.", code="invalid_api_key")
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:
         match method, path.strip("/").split("/"):
@@ -307,17 +303,19 @@ class Service:
                     await self._keep(entry)
 
     async def _trajectories(self, session_id: str) -> dict[str, Any]:
-        entry = self._entries.get(session_id)
-        if entry is not None:
-            entry.session.record.reward_roles(entry.session.role_rewards)
-            return await in_thread(
-                lambda: _with_trajectories(_state(entry), entry.session.record, _conversations(entry.session.record))
-            )
-        details = await self._details(session_id)
-        record = await in_thread(self._kept.record, session_id)
-        return await in_thread(_with_trajectories, details["session"], record, details.get("conversations", []))
+        if (entry := self._entries.get(session_id)) is not None:
+            state, record = _state(entry), entry.session.record
+            record.reward_roles(entry.session.role_rewards)
+            conversations = await in_thread(_conversations, record)
+        else:
+            details, record = await self._details(session_id), await in_thread(self._kept.record, session_id)
+            state, conversations = details["session"], details.get("conversations", [])
+        return await in_thread(_with_trajectories, state, record, conversations)
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
+        if body.version <= self._engine.version:
+            message = f"Version {self._engine.version} is served: new weights need a higher `version` than that, not {body.version}."
+            raise ApiError(409, message, param="version", code="version_not_higher")
         try:
             await in_thread(self._check_roles, Path(body.path))
             pause_s = await self._engine.update_weights(Path(body.path), body.version)
@@ -331,11 +329,12 @@ class Service:
         Raises:
             EngineError: They do not.
         """
-        answered, held = set(self._proxy.adapters), adapter_folders(directory).keys() - {""}
-        if held != answered:
+        roles = [adapter_folders(directory).keys() - {""}, set(self._proxy.adapters)]
+        if roles[0] != roles[1]:
+            held, answered = (", ".join(sorted(names)) or "none" for names in roles)
             raise EngineError(
-                f"{directory} has {_adapters(held)}, and this service answers {_adapters(answered)}; start another with a checkpoint of "
-                "theirs as `--model`, or with `--trainer.lora.rank` and `--trainer.lora.roles`"
+                f"{directory} has adapters of the roles {held}, and this service answers the roles {answered}; start another with a checkpoint "
+                "of theirs as `--model`, or with `--trainer.lora.rank` and `--trainer.lora.roles`"
             )
 
 
@@ -384,10 +383,6 @@ def _with_trajectories(
     returns = turn_returns(record, state["reward"] or 0.0)
     paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
     return {**state, "turns": record.to_json(), "trajectories": paths, "conversations": conversations}
-
-
-def _adapters(roles: set[str]) -> str:
-    return f"the adapters of roles {', '.join(sorted(roles))}" if roles else "no adapters of roles"
 
 
 def _final(session_id: str) -> ApiError:

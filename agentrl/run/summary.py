@@ -12,16 +12,13 @@ from typing import Any
 from agentrl.evaluation.figures import Evaluation
 from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES
 from agentrl.run.open_run import Run
-from agentrl.run.run_directory import read_metrics
+from agentrl.run.run_directory import SUMMARY, read_metrics
 from agentrl.run.training_loop import TrainingRun
 from agentrl.store.episodes import count_totals
 from agentrl.store.read_episode import sample_replies
-from agentrl.store.rewards import MeanReward, best_checkpoint
+from agentrl.store.rewards import best_checkpoint
 from agentrl.system.files import write_whole
 from agentrl.system.tasks import in_thread
-
-SUMMED_UP_STEPS = 5
-"""Steps at either end of a run whose rewards its summary shows."""
 
 
 async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
@@ -43,7 +40,7 @@ async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
         + f"; agentrl view {shown} shows it, agentrl audit {shown} tells what became of every task"
     )
     summary = await in_thread(_summary, run, after)
-    await in_thread(write_whole, store.directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+    await in_thread(write_whole, store.directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
@@ -66,8 +63,6 @@ def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
         "eval_after_95": after.mean_reward_95 if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": steps[-1]["wall_s"] if steps else 0.0,
-        "reward_first_steps": pooled_reward(steps[:SUMMED_UP_STEPS]).to_metrics(),
-        "reward_last_steps": pooled_reward(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": store.read(best_checkpoint),
         "alarms": {name: count for name, count in begun.items() if count},
         "staleness_mean": sum(mean * trained for mean, _, trained in aged) / tokens,
@@ -93,13 +88,3 @@ def metric_values(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[
     return [
         values for values in found if all(type(value) in (int, float) and abs(value) < math.inf for value in values)
     ]
-
-
-def pooled_reward(rows: Iterable[Mapping[str, Any]]) -> MeanReward:
-    """Return the mean reward of several steps together, from their metrics: every group of every step weighs the same."""
-    rows = list(rows)
-    counts = metric_values(rows, "reward_groups", "reward_episodes", "reward_failed")
-    means = metric_values(rows, "reward_mean", "reward_groups")
-    groups = sum(n for _, n in means)
-    mean = sum(mean * n for mean, n in means) / groups if groups else None
-    return MeanReward(mean, *(int(sum(row[column] for row in counts)) for column in range(3)))

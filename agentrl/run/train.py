@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from agentrl.config.run import RunConfig, check_is_config, check_training, confi
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
+from agentrl.errors import AgentRLError, one_line
 from agentrl.proxy import ChatFormat
+from agentrl.proxy.errors import first_error
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start, check_tasks, with_chat_format
 from agentrl.rollout.controller import Controller
@@ -31,15 +33,7 @@ from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflo
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.metrics_page import metrics_of_run
 from agentrl.run.open_run import Run
-from agentrl.run.run_directory import (
-    begin_store,
-    checkpoint_directory,
-    read_metrics,
-    read_summary,
-    weights_directory,
-    with_run_dir,
-    write_config,
-)
+from agentrl.run.run_directory import FAILURE, begin_store, finished_step, weights_directory, with_run_dir, write_config
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.summary import conclude
 from agentrl.run.trainer_client import Weights, open_trainer
@@ -49,6 +43,7 @@ from agentrl.run.training_loop import TrainingRun, evaluate_held_out, train_and_
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.store import Store
 from agentrl.system.event_loop import first_signal
+from agentrl.system.files import write_whole
 from agentrl.system.host import OpenHost
 from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
@@ -92,12 +87,19 @@ async def train(
     sources = sources_of(with_run_dir(config), workflow, tasks)
     run_dir = await in_thread(Path(sources.config.run_dir).absolute)  # a workflow may change the working directory
     view, ended = view or PrintedView(sources.config), False
-    with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
-        await _begin(sources, view, resume)
-        ended = True
+    try:
+        with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
+            await _begin(sources, view, resume)
+            ended = True
+    except Exception as error:
+        if view.phase != BEFORE:
+            cause = first_error(error)
+            with suppress(AgentRLError, OSError):
+                await in_thread(write_whole, run_dir / FAILURE, f"{type(cause).__name__}: {one_line(cause)}")
+        raise
     if not ended and view.phase == BEFORE:
         raise KeyboardInterrupt  # nothing has begun that could go on
-    return Run(run_dir, stopped=not ended)
+    return Run(run_dir)
 
 
 async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
@@ -108,7 +110,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     await in_thread(check_extra, "train", "training")
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
-    if resume and (ended := await in_thread(_last_step, run_dir)) and ended >= config.steps:
+    if resume and (ended := await in_thread(finished_step, run_dir)) and ended >= config.steps:
         view.say(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
         return
     workflow = await in_users_thread(sources.load_workflow)
@@ -129,12 +131,6 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
             await in_thread(write_config, bounded)
         start = _Start(bounded, view, workflow, source, held_out, chat_format, lock, url, resume, trackers, open_host)
         await _run(start, engine)
-
-
-def _last_step(run_dir: Path) -> int | None:
-    """Return the last step of a run that has ended, whose checkpoint is there."""
-    summary = read_summary(run_dir)
-    return summary["steps"] if summary and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
@@ -172,9 +168,8 @@ async def _run(start: _Start, opened_engine: Callable[[], Awaitable[SGLangEngine
     async with AsyncExitStack() as stack:
         run_dir = await in_thread(Path(config.run_dir).absolute)
         identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
-        store = stack.enter_context(
-            await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
-        )
+        begun = begin_store(run_dir, identity, config_text(config), resume=start.resume)
+        store = await in_thread(stack.enter_context, begun)
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))
         await _say_what_starts(start, weights_dir)
         hosts = rank_hosts(config, start.open_host)
@@ -261,14 +256,18 @@ async def _training_run(
 ) -> TrainingRun:
     """Put together what steers a run that goes on after the trainer's version."""
     config, view, version = start.config, start.view, trainer.weights.version
-    steps = await in_thread(read_metrics, store.directory)
+    steps = await in_thread(lambda: Run(store.directory).metrics)
     rollout = config.rollout
     counted = next((row["groups_counted"] for row in reversed(steps) if row["step"] <= version), 0)
     undone = {row["step"]: row["groups_counted"] for row in steps if row["step"] > version}
     controller = Controller(
         start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
     )
-    _announce(view, controller, config)
+    view.controller, view.step, view.first_step = controller, version, version
+    bound = "none (greedy)" if controller.gate.bound is None else controller.gate.bound
+    view.say(
+        f"run {config.run_dir}: step {version} of {config.steps}, order {rollout.order}, η = {rollout.max_staleness}, staleness bound {bound}"
+    )
     sender: Broadcast | SGLangEngine = engine
     if config.engine.transfer == "broadcast":
         on_cpu = config.engine.flags.get("device") == "cpu"
@@ -282,23 +281,8 @@ async def _training_run(
         trainer=trainer,
         controller=controller,
         update_weights=sender.update_weights,
-        alarm_watch=AlarmWatch(
-            lambda: alarms(seen, training=True),
-            tracking.alarm,
-            lambda: f"step {controller.gate.version}",
-        ),
+        alarm_watch=AlarmWatch(partial(alarms, seen, training=True), tracking.alarm, lambda: f"step {view.step}"),
         watchdog=watchdog,
         tracking=tracking,
         counted_before=steps[-1] if steps else {},
-    )
-
-
-def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
-    gate = controller.gate
-    view.controller = controller
-    view.step = view.first_step = gate.version
-    bound = "none (greedy)" if gate.bound is None else str(gate.bound)
-    view.say(
-        f"run {config.run_dir}: step {gate.version} of {config.steps}, order {config.rollout.order}, "
-        f"η = {config.rollout.max_staleness}, staleness bound {bound}"
     )

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,16 +15,8 @@ import anyio
 
 from agentrl.config import RunConfig
 from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
-from agentrl.errors import (
-    AgentRLError,
-    CheckpointError,
-    ClusterError,
-    TrainerDiskError,
-    TrainerError,
-    TrainerLostError,
-    TrainerStateError,
-)
-from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
+from agentrl.errors import AgentRLError, TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
+from agentrl.run.trainer_ranks import Hosts, TrainerRanks, lost_with_machine, open_ranks
 from agentrl.store.batches import BATCH_FILE, TrainedStep, write_batch
 from agentrl.store.manifest import check_files
 from agentrl.store.token_figures import read_figures
@@ -80,7 +65,7 @@ class TrainerClient:
         await self.stop()
         self._unread, self.saving, self._writing = 0, False, None
         await in_thread(make_directory, self.run_dir / WORK, 0o700)
-        with _lost_with_machine():
+        with lost_with_machine():
             self._started = await self._running.enter_async_context(self.ranks())
 
     async def stop(self) -> None:
@@ -159,7 +144,7 @@ class TrainerClient:
 
         await in_thread(make_directory, directory.parent)
         await in_thread(lambda: shutil.rmtree(arriving, ignore_errors=True))
-        with _lost_with_machine():
+        with lost_with_machine():
             await host.fetch(there, arriving, for_servers=weights)
             await in_thread(put_in_place)
             if not weights:
@@ -183,7 +168,7 @@ class TrainerClient:
         try:
             for host in hosts:
                 if host not in paths:
-                    with _lost_with_machine():
+                    with lost_with_machine():
                         paths[host] = await host.bring(directory)
             yield [paths[host] for host in hosts]
         finally:
@@ -242,19 +227,6 @@ class TrainerClient:
         line = await self._started.read_line(self.timeout_s)
         self._unread -= 1
         return line
-
-
-@contextmanager
-def _lost_with_machine() -> Iterator[None]:
-    """Within the context, a machine that fails is a trainer that is lost: it is started again, where there are machines.
-
-    Raises:
-        TrainerLostError: In place of an error of a machine, and of a checkpoint that arrived damaged from one.
-    """
-    try:
-        yield
-    except (ClusterError, CheckpointError) as error:
-        raise TrainerLostError(f"a machine of the trainer's failed: {error}") from error
 
 
 def _remove_old_weights(weights_dir: Path) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, TrainerLostError
+from agentrl.errors import AgentRLError, CheckpointError, ClusterError, TrainerLostError
 from agentrl.system.child_process import Child
 from agentrl.system.host import Host, OpenHost
 from agentrl.system.tasks import background_tasks, in_thread
@@ -25,6 +25,19 @@ Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""
 GRACE_S = 5.0
 """How long rank 0 has, once another rank ended, to say what they all saw."""
+
+
+@contextmanager
+def lost_with_machine() -> Iterator[None]:
+    """Within the context, a machine that fails is a trainer that is lost: it is started again, where there are machines.
+
+    Raises:
+        TrainerLostError: In place of an error of a machine, and of a checkpoint that arrived damaged from one.
+    """
+    try:
+        yield
+    except (ClusterError, CheckpointError) as error:
+        raise TrainerLostError(f"a machine of the trainer's failed: {error}") from error
 
 
 class TrainerRanks:

@@ -72,17 +72,18 @@ class PrintedView(RunView):
 
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
-    """Return the line that is shown of a step."""
+    """Return the line that is shown of a step, without what was not measured in it."""
     ends = reasons_text({name[7:]: count for name, count in metrics.items() if name.startswith("reason_")})
-    staleness = "–"
-    if "staleness_mean" in metrics:
-        staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
-    return (
-        f"step {metrics['step']:4d}  reward {reward_text(metrics)}  "
-        f"staleness {staleness}  "
-        f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
-        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{ends}  {shares_text(metrics)}"
-    )
+    staleness = "staleness {staleness_mean:.2f} (max {staleness_max:.0f})" if "staleness_mean" in metrics else ""
+    parts = [
+        f"step {metrics['step']:4d}  reward {reward_text(metrics)}",
+        staleness.format_map(metrics),
+        f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms",
+        f"{tokens_per_s:,.0f} tokens/s" if tokens_per_s else "",
+        f"failed {metrics['episodes_failed']}{ends}",
+        shares_text(metrics),
+    ]
+    return "  ".join(part for part in parts if part)
 
 
 def reward_text(metrics: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.errors import AgentRLError, EngineError, UsageError
+from agentrl.errors import AgentRLError, UsageError
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.check_start import MAX_REPLY_TOKENS, with_model, with_roles
@@ -175,20 +175,17 @@ async def _continuations(
         EngineError: One of them failed.
     """
     generations: list[Generation] = []
-    failures: list[EngineError] = []
     images = turn.path_images()
 
     async def one() -> None:
-        try:
-            generations.append(await engine.generate(prompt, sampling, "fork", images=images, adapter=turn.adapter))
-        except EngineError as error:
-            failures.append(error)
+        generations.append(await engine.generate(prompt, sampling, "fork", images=images, adapter=turn.adapter))
 
-    async with anyio.create_task_group() as group:
-        for _ in range(count):
-            group.start_soon(one)
-    if failures:
-        raise failures[0]
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(one)
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     return generations
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agentrl.errors import UsageError
 from agentrl.record.end_reason import EndReason
@@ -21,6 +21,8 @@ class EpisodeQuery(BaseModel):
 
     task: _Whole | None = None
     group: _Whole | None = None
+    session: str | None = None
+    """The id of a session of a service."""
     step: _Whole | None = None
     reason: EndReason | Literal["failed"] | None = None
     min_reward: float | None = None
@@ -31,7 +33,7 @@ class EpisodeQuery(BaseModel):
     best_of_group: bool | None = None
     cut: bool = False
     """Only those with a reply within which the weights changed."""
-    ids: Annotated[list[_Whole], BeforeValidator(lambda text: text.split(","))] = Field(default_factory=list)
+    id: _Whole | None = None
     sort: Order = "newest"
     cursor: _Whole | None = None
     """The id of the last episode of the page before."""

@@ -20,7 +20,7 @@ from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, StoreError
+from agentrl.errors import AgentRLError, StoreError, one_line
 from agentrl.evaluation.directory import untrained_kind
 from agentrl.evaluation.figures import Interval
 from agentrl.record.end_reason import EndReason
@@ -51,8 +51,6 @@ class ShownRun:
     path: Path
     _files: dict[str, tuple[tuple[int, int] | None, Any]] = field(default_factory=dict)
     """What was read of a file, after the state of the file then."""
-    _means: tuple[float, list[tuple[int, float]]] = (0, [])
-    """When the run started, and the mean rewards of its groups that have ended, which do not change until the next start."""
 
     @cached_property
     def _run(self) -> Run:
@@ -96,6 +94,12 @@ class ShownRun:
         return self._files[name][1]  # type: ignore[no-any-return]
 
     @property
+    def _open_sessions(self) -> int:
+        """How many sessions of a service are open: an episode is one that has ended."""
+        ((count,),) = self._stored("SELECT COUNT(*) FROM groups WHERE state = 'open'")
+        return int(count) if self._run.status == "running" else 0
+
+    @property
     def _eval_before(self) -> dict[str, Any]:
         path = self.path / "eval_before.json"
         return json.loads(path.read_bytes()) if path.is_file() else {}
@@ -103,13 +107,15 @@ class ShownRun:
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
         begun, steps = (self.path / "config.json").is_file(), 0
+        kind = self.kind if begun else "run"
         with suppress(AgentRLError):  # the page of the run says why; the others are shown
             steps = self._config.steps
         return {
             "name": self.path.name,
             "path": str(self.path),
-            "kind": self.kind if begun else "run",
+            "kind": kind,
             "status": self._run.status if begun else "running",
+            "open_sessions": self._open_sessions if kind == "service" else 0,
             "step": self.metrics[-1]["step"] if self.metrics else 0,
             "steps": steps,
         }
@@ -123,12 +129,13 @@ class ShownRun:
         head, summary, steps = self.head(), self._run.summary or {}, self._config.steps
         if head["kind"] != "run":
             mean = f"{Interval(summary['mean_reward'], *summary['mean_reward_95'])}" if summary else ""
-            return {"state": f"{head['kind']} {head['status']}", "step": "", "reward": mean, "held_out": ""}
+            sessions = f"{head['open_sessions']} sessions open" if head["open_sessions"] else ""
+            return {"state": f"{head['kind']} {head['status']}", "step": sessions, "reward": mean, "held_out": ""}
         rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
         ends = (self._eval_before, "mean_reward"), (summary, "eval_after")
         held_out = [f"{Interval(of[name], *of[f'{name}_95'])}" for of, name in ends if of.get(f"{name}_95")]
         return {
-            "state": head["status"],
+            "state": f"failed: {one_line(self._run.failure, 60)}" if head["status"] == "failed" else head["status"],
             "step": f"{head['step']} of {steps}",
             "reward": f"{rewards[-1]:.3f}" if rewards else "",
             "held_out": " → ".join(held_out) + (f"  n = {ends[0][0]['tasks']} tasks" if ends[0][0] else ""),
@@ -172,14 +179,10 @@ class ShownRun:
 
         As in a run's own mean, the groups before the first that still runs count.
         """
-        ((started,),) = self._stored("SELECT MAX(started_at) FROM restarts") or [(0,)]
-        known = self._means[1] if self._means[0] == started else []
-        rows = known + self._stored(
-            "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?1 AND group_id"
-            " < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open' AND id > ?1), 9223372036854775807) GROUP BY group_id",
-            known[-1][0] if known else -1,
+        rows = self._stored(
+            "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id"
+            " < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open'), 9223372036854775807) GROUP BY group_id"
         )
-        self._means = started, rows
         bins = [_bin(rows[start : start + size]) for start in range(0, len(rows), size)]
         names = ("first_group", "last_group", "mean", "low", "high", "groups")
         return {name: [part[index] for part in bins] for index, name in enumerate(names)}
@@ -205,8 +208,6 @@ class ShownRun:
 
     def fitting(self, query: EpisodeQuery) -> tuple[list[RunEpisode], int | None]:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
-        if query.ids:
-            return [self._run.episode(one) for one in query.ids], None
         if not (query.role or query.text or query.cut):
             return self._run.listed(query.where, limit=query.limit, order=query.sort, after=query.cursor), None
         until, after, fitting = time.monotonic() + SCAN_S, query.cursor, list[RunEpisode]()
@@ -256,7 +257,7 @@ class ShownRun:
     def neighbours(self, number: int, query: EpisodeQuery) -> dict[str, int | None]:
         """Return the episodes before and after one, of those that fit: in the order of their rewards if sorted by these, else in which they ended."""
         orders = _BESIDE.get(query.sort, ("newest", "oldest"))
-        either = (query.model_copy(update={"sort": order, "cursor": number, "limit": 1, "ids": []}) for order in orders)
+        either = (query.model_copy(update={"sort": order, "cursor": number, "limit": 1}) for order in orders)
         beside = [next(iter(self.fitting(one)[0]), None) for one in either]
         return dict(zip(("previous", "next"), (one.id if one else None for one in beside), strict=True))
 

@@ -75,6 +75,9 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
     def get_of_run(path: str, answer: Callable[[ShownRun, web.Request], Any]) -> web.RouteDef:
         return get(r"/{run:\d+}" + path, lambda http: answer(shown_of(http), http))
 
+    def heads(http: web.Request) -> Any:
+        return {"runs": [{"run": i, "acts": acts is not None, **shown.head()} for i, shown in enumerate(runs)]}
+
     async def export(http: web.Request) -> web.StreamResponse:
         form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
@@ -118,12 +121,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
             web.static("/static", PAGE),
             web.get(r"/api/runs/{run:\d+}/export", export),
             web.post(r"/api/runs/{run:\d+}/episodes/{id:\d{1,18}}/{act:fork|score|grade}", act),
-            get(
-                "",
-                lambda http: {
-                    "runs": [{"run": i, "acts": acts is not None, **shown.head()} for i, shown in enumerate(runs)]
-                },
-            ),
+            get("", heads),
             get_of_run("", lambda shown, http: shown.about()),
             get_of_run("/metrics", lambda shown, http: shown.steps(read_query(http.query).after)),
             get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).size)),

@@ -92,12 +92,12 @@ def test_a_terminal_shows_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in shown
 
 
-def test_a_step_that_trained_no_token_and_counts_no_group_has_neither_staleness_nor_reward() -> None:
+def test_what_was_not_measured_in_a_step_is_not_shown_of_it() -> None:
     file = io.StringIO()
     view = view_on(Console(file=file, width=60))
-    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
+    step = {name: value for name, value in STEP.items() if not name.startswith("staleness") and "share" not in name}
     view.on_step({**step, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
-    assert "reward – (n = 0 groups, 0 episodes)  staleness –  train" in file.getvalue()
+    assert "reward – (n = 0 groups, 0 episodes)  train 1.5 s  wait 0.2 s  pause 4 ms  failed 1\n" in file.getvalue()
     Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
 
 

@@ -102,11 +102,14 @@ def test_a_model_alone_is_short_for_its_path(tmp_path: Path) -> None:
     assert (config.model.path, config.model.renderer) == ("nano", "qwen3")
 
 
-def test_a_path_that_is_none_is_refused() -> None:
+def test_a_path_that_is_none_is_refused_with_the_checkpoints_beside_it(tmp_path: Path) -> None:
     from agentrl.rollout.check_start import with_model
 
-    for path in ("no/such/directory/at/all", "/no/such"):
-        with pytest.raises(ConfigError, match="is not a directory"):
+    for name in ("step-000020", "step-000030", "step-000040.partial"):
+        (tmp_path / name).mkdir()
+    kept = f"is not a directory; {tmp_path} holds step-000020, step-000030$"
+    for path, remedy in {"no/such/directory/at/all": "hf download", f"{tmp_path}/step-000010": kept}.items():
+        with pytest.raises(ConfigError, match=remedy):
             with_model(RunConfig.model_validate({"model": path}))
     with pytest.raises(ConfigError, match=r"`model\.path` is not set"):
         with_model(RunConfig())

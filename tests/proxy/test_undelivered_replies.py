@@ -15,6 +15,7 @@ import pytest
 
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from agentrl.proxy.http_messages import InProcessTransport
 from agentrl.record.recorded_choice import CallLog, RecordedChoice
 from agentrl.record.tokens import Generation
 from tests.components import wait_until
@@ -105,7 +106,7 @@ async def test_wherever_a_client_gives_a_call_up_it_is_recorded_if_it_was_answer
 ) -> None:
     async with opened(nano_format) as proxy:
         given_up = 0
-        async with httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url="http://proxy/v1") as http:
+        async with httpx2.AsyncClient(transport=InProcessTransport(proxy.handle), base_url="http://proxy/v1") as http:
             for steps in range(1000):
                 session = proxy.open_session(call_log=Kept([]))
                 client = openai.AsyncOpenAI(

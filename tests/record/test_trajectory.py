@@ -22,6 +22,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
+from agentrl.proxy.http_messages import InProcessTransport
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.run_episode import IN_PROCESS_URL
@@ -100,7 +101,7 @@ async def converse(
         engine = Tapped(raw)
         async with open_proxy(engine, chat_format, "nano") as proxy:
             session = proxy.open_session()
-            transport = proxy.in_process_transport()
+            transport = InProcessTransport(proxy.handle)
             async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=60) as http:
                 client = AsyncOpenAI(api_key=session.key, base_url=IN_PROCESS_URL, http_client=http, max_retries=0)
                 messages: list[Any] = []

@@ -245,7 +245,7 @@ def iter_leaves(error: BaseException | None) -> Iterator[BaseException]:
 
 
 async def test_too_many_failures_stop_the_run_with_the_last_one(
-    server_url: str, nano_format: ChatFormat, tmp_path: Path
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ExceptionGroup) as stopped:
         await collect(raises, server_url, nano_format, tmp_path, retries=0, max_failed_share=0.5)
@@ -254,6 +254,8 @@ async def test_too_many_failures_stop_the_run_with_the_last_one(
     shown = str(next(iter_leaves(matching)))
     assert "`rollout.max_failed_share` = 0.5" in shown
     assert "ZeroDivisionError: from the workflow" in shown
+    (first,) = (record.message for record in caplog.records if "ZeroDivisionError: from the workflow" in record.message)
+    assert re.fullmatch(r"episode \d+ failed: .*\. agentrl episodes .* \d+ shows its traceback; .*", first)
 
 
 async def test_uniform_groups_are_dropped_and_give_their_slots_back(

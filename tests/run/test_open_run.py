@@ -18,6 +18,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.open_run import Run, open_run
+from agentrl.run.run_directory import begin_store
 from agentrl.run.run_lock import lock_run
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
@@ -79,14 +80,16 @@ def test_a_run_that_goes_on_is_read_as_it_grows_and_can_write_meanwhile(run: Run
     assert run.status == "stopped"
 
 
-def test_the_status_is_that_of_the_last_step(run: Run) -> None:
-    for steps, status in ((2, "finished"), (1, "stopped")):  # with more steps, it was resumed after its summary
-        (run.path / "summary.json").write_text(json.dumps({"steps": steps}))
+def test_the_status_is_that_of_the_newest_start(run: Run) -> None:
+    ends = {"summary.json": ('{"steps": 2}', "finished"), "failure.txt": ("DiskError: no room", "failed")}
+    for name, (text, status) in ends.items():
+        (run.path / name).write_text(text)
         assert run.status == status
+        with begin_store(run.path, "tasks", run.config.model_dump_json(), resume=True):
+            assert run.status == "stopped"
     (run.path / "summary.json").write_text("{")
     with pytest.raises(StoreError, match=r"summary\.json cannot be read"):
         _ = run.summary
-    assert "cannot be read" in repr(run)
 
 
 def test_episodes_are_chosen_by_what_came_of_them(run: Run) -> None:
@@ -197,7 +200,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
         open_run(str(tmp_path / "nowhere"))
     (tmp_path / "config.json").write_text("{}")
     warm_start = open_run(tmp_path)
-    with pytest.raises(StoreError, match="holds no store, so it has no episodes"):
+    with pytest.raises(StoreError, match=r"holds no store\.sqlite, so it has no episodes"):
         warm_start.episodes()
 
 

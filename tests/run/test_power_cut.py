@@ -115,8 +115,8 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
         check_run_dir(run_dir, resume=False)
         prepare_run_dir(run_dir)
         write_config(settings)
-        begin_store(run_dir, TASKS, "{}", resume=False).close()
-        return audit(run_dir).violations
+        with begin_store(run_dir, TASKS, "{}", resume=False):
+            return audit(run_dir).violations
     wrong = audit(run_dir).violations if before else []
     RunConfig.model_validate_json((run_dir / "config.json").read_text())
     check_run_dir(run_dir, resume=True)

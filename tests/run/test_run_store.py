@@ -64,8 +64,8 @@ def test_a_trainer_that_dies_between_writing_and_committing_leaves_nothing_unkno
         checkpoint(store, run_dir, 3)
         checkpoint(store, run_dir, 4)
         commit(store, 3, run_dir / "checkpoints/step-000004", [(3, [0])])
-    begin_store(run_dir, TASKS, "{}", resume=True).close()
-    assert names(run_dir) == ["step-000001", "step-000002", "step-000004"]
+    with begin_store(run_dir, TASKS, "{}", resume=True):
+        assert names(run_dir) == ["step-000001", "step-000002", "step-000004"]
 
 
 def emptied(path: Path) -> None:
@@ -107,8 +107,9 @@ def test_a_store_that_was_lost_is_refused_and_nothing_is_deleted(
 ) -> None:
     damage(run_dir / "store.sqlite")
     before = sorted(run_dir.rglob("*"))
-    with pytest.raises(StoreError, match=rf"{message}.*Nothing was deleted\. Put back the store\.sqlite") as refused:
-        begin_store(run_dir, TASKS, "{}", resume=True)
+    refusal = pytest.raises(StoreError, match=rf"{message}.*Nothing was deleted\. Put back the store\.sqlite")
+    with refusal as refused, begin_store(run_dir, TASKS, "{}", resume=True):
+        pass
     assert "\n" not in str(refused.value)
     assert names(run_dir) == ["step-000001", "step-000002", "step-000003"]
     assert [path for path in before if not path.exists() and not path.name.endswith(("-wal", "-shm"))] == []
@@ -126,8 +127,9 @@ def test_checkpoints_without_a_store_are_no_place_for_a_run(run_dir: Path, resum
 
 def test_the_log_of_a_store_that_is_gone_never_becomes_part_of_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite-wal").write_bytes(b"frames")
-    with pytest.raises(StoreError, match=r"store\.sqlite-wal is left of a store that is gone"):
-        begin_store(tmp_path, TASKS, "{}", resume=False)
+    refusal = pytest.raises(StoreError, match=r"store\.sqlite-wal is left of a store that is gone")
+    with refusal, begin_store(tmp_path, TASKS, "{}", resume=False):
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["store.sqlite-wal"]
 
 

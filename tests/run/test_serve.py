@@ -23,8 +23,6 @@ from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.tasks.tasks import list_tasks
 from tests.rescoring import Rescorer
 
-AGENTRL_SERVE = [sys.executable, "-m", "agentrl", "serve"]
-
 
 @dataclass
 class Service:
@@ -41,10 +39,10 @@ class Service:
 
 
 @contextmanager
-def serving(out: Path) -> Iterator[Service]:
+def serving(out: Path, model: Path = NANO) -> Iterator[Service]:
     with (out.parent / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            [*AGENTRL_SERVE, "--model", str(NANO), "--out", str(out), "--view"],
+            [sys.executable, "-m", "agentrl", "serve", "--model", str(model), "--out", str(out), "--view"],
             env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -53,8 +51,8 @@ def serving(out: Path) -> Iterator[Service]:
     assert process.stdout is not None
     line = process.stdout.readline()
     page = (out.parent / "stderr").read_text().split("the page is at ")[1].split()[0]
-    assert line.startswith("serving nano at http://127.0.0.1:")
-    with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=30) as http:
+    assert line.startswith(f"serving {model.name} at http://127.0.0.1:")
+    with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=60) as http:
         yield Service(http, out, page)
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 0
@@ -128,6 +126,7 @@ def test_a_session_that_was_closed_is_an_episode_on_the_page(service: Service, t
     service.ask("POST", f"{path}/close", {"reward": 2.0})
     fetched = service.ask("GET", f"{path}/trajectories")
     run = open_run(service.out)
+    still_open = service.ask("POST", "/sessions")["id"]
     (episode,) = run.episodes(newest_first=True, limit=1)
     assert (run.status, episode.reason, episode.reward) == ("running", "finished", 2.0)
     assert episode.details["session"]["id"] == opened["id"]
@@ -135,11 +134,12 @@ def test_a_session_that_was_closed_is_an_episode_on_the_page(service: Service, t
     assert [path.returns[-1] for path in episode.trajectories] == [0.5]
     with httpx2.Client(base_url=f"{service.page}api/", timeout=60) as page:
         (head,) = page.get("runs").json()["runs"]
-        assert (head["kind"], head["status"]) == ("service", "running")
+        assert (head["kind"], head["status"], head["open_sessions"]) == ("service", "running", 1)
         (turn,) = page.get(f"runs/0/episodes/{episode.id}").json()["turns"]
         assert [message["text"] for message in turn["messages"]] == ["2 + 3 ="]
         exported = tmp_path / "learn.jsonl"
-        exported.write_bytes(page.get(f"runs/0/export?format=sft&ids={episode.id}").content)
+        exported.write_bytes(page.get(f"runs/0/export?format=sft&session={opened['id']}").content)
+    service.ask("DELETE", f"/sessions/{still_open}")
     (row,) = list_tasks(str(exported))
     messages, *_ = read_conversation(row, "here")
     assert [message["role"] for message in messages] == ["user", "assistant"]
@@ -172,7 +172,9 @@ def test_new_weights_are_loaded_into_the_service(service: Service, versions: Any
     assert turns[0]["versions"] == [{"version": 2, "start": 0, "end": len(turns[0]["output_ids"])}]
     refused = service.ask("POST", "/weights", {"path": "/nonexistent", "version": 3}, status=400)
     assert refused["error"]["param"] == "path"
-    service.ask("POST", "/weights", {"path": str(versions[0]), "version": 0})
+    for version in (1, 2):
+        refused = service.ask("POST", "/weights", {"path": str(versions[version]), "version": version}, status=409)
+        assert refused["error"]["message"].startswith("Version 2 is served: ")
     service.ask("DELETE", f"/sessions/{opened['id']}")
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
-import httpx2
 import openai
 import pytest
 
@@ -23,9 +20,11 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.check_start import with_roles
 from tests.engine.test_adapter import save_adapter
 from tests.engine.test_real_sglang import assert_exact
-from tests.run.test_serve import AGENTRL_SERVE, Service
+from tests.run.test_serve import Service, serving
 
 NAMES = ("writer", "critic")
+VERSIONS = itertools.count(1)
+"""The versions of the weights that tests give the one service."""
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +40,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(checkpoint: Path) -> Iterator[Service]:
-    process = subprocess.Popen(
-        [*AGENTRL_SERVE, "--model", str(checkpoint), "--out", str(checkpoint.parent / "kept")],
-        env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("serving step-000002 at http://127.0.0.1:")
-    with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=60) as http:
-        yield Service(http)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(40) == 0
-    process.stdout.close()
+    with serving(checkpoint.parent / "kept", checkpoint) as service:
+        answers(service, checkpoint, 0)
+        yield service
 
 
 def answers(service: Service, checkpoint: Path, version: int) -> None:
@@ -85,8 +73,7 @@ def answers(service: Service, checkpoint: Path, version: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_checkpoint_of_roles_is_served_and_takes_weights_of_its_roles(service: Service, checkpoint: Path) -> None:
-    answers(service, checkpoint, 0)
-    for version in (1, 2):
+    for version in itertools.islice(VERSIONS, 2):
         service.ask("POST", "/weights", {"path": str(checkpoint), "version": version})
         answers(service, checkpoint, version)
     opened = service.ask("POST", "/sessions", {})
@@ -115,10 +102,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "is damaged": lambda folder: _cut(folder / ROLES / "critic" / "adapter_model.safetensors", 300),
     "roles/critic": lambda folder: _cut(folder / ROLES / "critic" / "adapter_config.json", 30),
     "does not fit the model": _of_another_rank,
-    "has the adapters of roles judge, writer, and this service answers the adapters of roles critic, writer": lambda folder: (
-        (folder / ROLES / "critic").rename(folder / ROLES / "judge")
-    ),
-    "no adapters of roles": lambda folder: shutil.rmtree(folder / ROLES),
+    "has adapters of the roles judge, writer, and this service answers the roles critic, writer": lambda folder: (
+        folder / ROLES / "critic"
+    ).rename(folder / ROLES / "judge"),
+    "has adapters of the roles none": lambda folder: shutil.rmtree(folder / ROLES),
 }
 
 
@@ -128,13 +115,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_weights_that_are_refused_leave_both_roles_answered_as_before(
     reason: str, service: Service, checkpoint: Path, tmp_path: Path
 ) -> None:
-    service.ask("POST", "/weights", {"path": str(checkpoint), "version": 5})
+    version = next(VERSIONS)
+    service.ask("POST", "/weights", {"path": str(checkpoint), "version": version})
     damaged = tmp_path / "damaged"
     shutil.copytree(checkpoint, damaged)
     DAMAGES[reason](damaged)
-    refused = service.ask("POST", "/weights", {"path": str(damaged), "version": 6}, status=400)
+    refused = service.ask("POST", "/weights", {"path": str(damaged), "version": next(VERSIONS)}, status=400)
     assert reason in refused["error"]["message"]
-    answers(service, checkpoint, 5)
+    answers(service, checkpoint, version)
 
 
 def test_calls_that_no_role_of_the_checkpoint_could_answer_are_refused_at_the_start(checkpoint: Path) -> None:

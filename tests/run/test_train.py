@@ -393,6 +393,9 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     assert "`rollout.max_failed_share` = 0.5" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
     assert "ExceptionGroup" not in result.stderr
+    assert result.stderr.count(" shows its traceback; ") == 1
+    run = open_run(tmp_path / "run")
+    assert (run.status, run.failure.partition(": ")[0]) == ("failed", "TooManyFailuresError")
     assert left_behind(tmp_path / "run") == []
     with Store(tmp_path / "run" / "store.sqlite") as store:
         assert store.read(count_totals).failed >= 20

@@ -6,7 +6,6 @@ import random
 import sqlite3
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync as in_thread
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
-from agentrl.run.summary import pooled_reward
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import (
@@ -52,23 +50,15 @@ def test_every_group_counts_once_and_in_order_whenever_it_ends(
         if position % take_every == 0 or position == len(groups):
             taken = rewards_in_order(db, len(counted))
             counted += [group.id for group in taken]
-            rows.append(mean_of_groups(taken).to_metrics())
+            rows.append(mean_of_groups(taken))
             waits = min(set(range(len(groups))) - set(order[:position]), default=len(groups))
             assert counted == list(range(waits)), "a group counts when it and all before it have ended"
     assert counted == list(range(len(groups)))
     means = [statistics.fmean(group) for group in groups if group]
-    pooled = pooled_reward(rows)
-    assert (pooled.groups, pooled.episodes) == (len(means), sum(map(len, groups)))
-    assert pooled.failed == sum(3 - len(group) for group in groups)
-    assert pooled.mean == (pytest.approx(statistics.fmean(means)) if means else None)
-
-
-@pytest.mark.parametrize("name", ["reward_mean", "reward_groups", "reward_episodes", "reward_failed"])
-@pytest.mark.parametrize("value", [None, "0.5", [], True])
-def test_a_step_without_its_figures_counts_for_nothing(name: str, value: Any) -> None:
-    """Something else may have written to metrics.jsonl; the run's last lines are shown nevertheless."""
-    step = mean_of_groups([GroupRewards(0, [1.0, 0.0], 0)]).to_metrics()
-    assert pooled_reward([step, {**step, name: value}, {"step": 3}]).mean == 0.5
+    assert sum(row.groups for row in rows) == len(means)
+    assert sum(row.episodes for row in rows) == sum(map(len, groups))
+    assert sum(row.failed for row in rows) == sum(3 - len(group) for group in groups)
+    assert sum((row.mean or 0) * row.groups for row in rows) == pytest.approx(sum(means))
 
 
 def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() -> None:

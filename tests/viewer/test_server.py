@@ -312,7 +312,7 @@ def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path
         (listed,) = http.get("episodes?group=5").json()["episodes"]
         assert listed["metrics"] == {HOSTILE: 1.0, "?": None}
         assert listed["error"].startswith("xxx")
-        page = http.get(f"export?format=html&ids={CONVERSATION},14").text
+        page = http.get("export?format=html&group=4").text
         assert "<script" not in page
         assert "<img src=x" not in page
         assert "&lt;img src=x onerror=alert(1)&gt;" in page

@@ -299,7 +299,7 @@ class ResponsesWriter(Writer):
         return {**item, "name": name, "arguments": arguments}
 
     def _id(self, kind: str) -> str:
-        return f"{kind}_{self._call.id.removeprefix('resp_')}_{len(self._items)}"
+        return f"{kind}_{self._call.id.rpartition('_')[2]}_{len(self._items)}"
 
     def _response(self, status: str, reply: Completion | None = None) -> Json:
         """Return the `response` object; without a reply, its state before there is one."""

@@ -182,7 +182,7 @@ export function EpisodePage({ run, item, query }) {
       ${by !== "none" && html`<${Scale} by=${by} />`}
     </div>`}
     ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} acts=${acts} onLook=${setLook} />`)}
-    <div class="actions"><${Exports} run=${run} label="Export this episode" filters=${{ ids: item }} />${data.replay && html`<${Command} key=${item} text=${data.replay} />`}</div>
+    <div class="actions"><${Exports} run=${run} label="Export this episode" filters=${{ id: item }} />${data.replay && html`<${Command} key=${item} text=${data.replay} />`}</div>
     <${Inspector} look=${look} close=${() => setLook(null)} />
   `;
 }

@@ -23,7 +23,7 @@ function Filters({ run, info, query, change }) {
   const number = { type: "number", step: "any", inputmode: "decimal" };
   const read = (event) => (event.preventDefault(), change(Object.fromEntries(new FormData(event.currentTarget))));
   return html`<form class="filters card" onSubmit=${read} onChange=${read}>
-    ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
+    ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}${run.kind === "service" && field("session", "Session", { type: "search", placeholder: "ses_…" })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
     ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles.length > 0 && choice("role", "Role", [ANY, ...info.roles.map((one) => [one, one])])}
@@ -96,6 +96,7 @@ export function EpisodesPage({ run, query }) {
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
       ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}
     </div>
+    ${run.open_sessions > 0 && html`<p class="note">Open sessions, each listed once it has ended: ${run.open_sessions}</p>`}
     <${Failure} error=${failed ?? first.error} />${!first.data && !first.error && html`<${Awaited} />`}
     ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
     ${episodes.length > 0 && html`<${Rows} run=${run} episodes=${episodes} query=${query} />`}

@@ -20,6 +20,7 @@ from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_pro
 from agentrl.proxy.chat_format import AssistantMessage
 from agentrl.proxy.completion import Delta
 from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.http_messages import InProcessTransport
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 from tests.components import wait_until
 
@@ -44,7 +45,7 @@ async def setup(server_url: str, nano_format: ChatFormat) -> AsyncIterator[Setup
     async with (
         sglang_engine([server_url]) as engine,
         open_proxy(engine, nano_format, "nano") as proxy,
-        httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL, timeout=60) as http,
+        httpx2.AsyncClient(transport=InProcessTransport(proxy.handle), base_url=IN_PROCESS_URL, timeout=60) as http,
     ):
         session = proxy.open_session()
         client = openai.AsyncOpenAI(api_key=session.key, base_url=IN_PROCESS_URL, http_client=http, max_retries=0)
@@ -323,8 +324,9 @@ async def test_an_episode_that_closes_during_a_call_records_nothing_more(setup: 
 async def test_another_model_is_answered_and_an_unknown_path_or_method_is_not(setup: Setup) -> None:
     status, reply = await http_post(setup, {"model": "gpt-4", "messages": USER})
     assert (status, reply["model"]) == (200, "gpt-4"), "agents hard-code the names of their models"
-    status, reply = await http_post(setup, {}, path="/nothing")
-    assert (status, reply["error"]["code"]) == (404, "unknown_url")
+    for path, hint in {"/nothing": "", "/v1/messages": " Leave /v1 out of the base URL: this client adds it."}.items():
+        status, reply = await http_post(setup, {}, path=path)
+        assert (status, reply["error"]["message"]) == (404, f"There is no POST /v1{path}.{hint}")
     headers = {"x-api-key": setup.session.key}
     url = setup.proxy.base_url + "/chat/completions"
     async with aiohttp.ClientSession(headers=headers) as http, http.get(url) as response:
