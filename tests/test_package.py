@@ -168,28 +168,26 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
     assert {section: " ".join(names) for section, names in keys.items()} == {
         "top": "workflow tasks run_dir steps seed",
         "model": "path renderer renderer_options",
-        "rollout": "batch_size group_size max_staleness order window max_concurrent temperature top_p max_tokens "
-        "episode_timeout_s retries max_failed_share trajectories drop_uniform_groups workers hang_timeout_s",
-        "engine": "kind servers urls python gpus_per_server flags pause_mode transfer request_timeout_s "
-        "start_timeout_s threads max_total_tokens",
+        "rollout": "batch_size group_size max_staleness window max_concurrent temperature top_p max_tokens "
+        "episode_timeout_s retries max_failed_share trajectories drop_uniform_groups workers",
+        "engine": "kind servers urls python flags pause_mode transfer",
         "cluster": "address worker server rank",
-        "proxy": "host port model_names session_idle_timeout_s",
-        "sandbox": "backend image runtime memory_mb",
-        "trainer": "minibatches tokens_per_pack entropy_coef token_figures_share ranks device precision "
-        "offload recompute_activations threads step_timeout_s",
+        "proxy": "host port model_names",
+        "sandbox": "backend image memory_mb",
+        "trainer": "minibatches tokens_per_pack entropy_coef ranks precision "
+        "offload recompute_activations step_timeout_s",
         "trainer.optimizer": "lr warmup_steps weight_decay max_grad_norm",
-        "trainer.objective": "kind proximal clip_low clip_high dual_clip tau_positive tau_negative threshold",
+        "trainer.objective": "kind proximal clip_low clip_high dual_clip",
         "trainer.importance": "kind max min",
         "trainer.loss_aggregation": "kind length",
-        "trainer.advantage": "kind turn_discount discount gae_lambda unit critic_lr",
-        "trainer.turns": "truncated failed altered_sampling penalty",
+        "trainer.advantage": "kind discount gae_lambda critic_lr",
+        "trainer.turns": "truncated failed altered_sampling",
         "trainer.overlong": "tokens margin",
         "trainer.kl": "kind coef estimator",
         "trainer.teacher": "url coef",
         "trainer.lora": "rank alpha roles",
         "trainer.checkpoint": "every keep url",
-        "data": "sources columns fields epochs eval_share",
-        "data.order": "kind bounds",
+        "data": "order sources columns fields epochs eval_share",
         "eval": "tasks limit samples pass_reward temperature",
         "tracking": "trackers project",
     }

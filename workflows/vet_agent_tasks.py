@@ -32,7 +32,6 @@ async def vet_agent_tasks(
     tasks: Sequence[Mapping[str, Any]],
     *,
     image: str,
-    runtime: str | None = None,
     at_once: int = 2,
     runs: int = 5,
     on_report: Callable[[TaskReport], None] | None = None,
@@ -42,7 +41,6 @@ async def vet_agent_tasks(
     Args:
         tasks: As `harbor:DIR` or `swe:ROWS` give them.
         image: That of a task that names none.
-        runtime: The OCI runtime of the engine.
         at_once: How many tasks are examined at the same time.
         runs: How often the reference solution is tried, to see whether it always passes.
         on_report: Called with each report as it is finished.
@@ -52,7 +50,7 @@ async def vet_agent_tasks(
     """
 
     def open_(spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
-        return open_container(replace(spec, image=spec.image or image, runtime=runtime))
+        return open_container(replace(spec, image=spec.image or image))
 
     async def one(index: int, given: Mapping[str, Any]) -> TaskReport:
         report = TaskReport(index=index, name=one_line(given.get("name") or index, 60), rewards={}, tests=1)

@@ -160,7 +160,7 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
 
     sandbox = config.sandbox
     limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
-    spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
+    spec = SandboxSpec(image=sandbox.image, limits=limits)
     kinds = {TERMINAL if is_task_folder(task) else REPOSITORY if is_repository_task(task) else CODE for task in tasks}
     if len(kinds) > 1:
         raise ConfigError(
@@ -172,7 +172,6 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
             return await vet_agent_tasks(
                 tasks,
                 image=sandbox.image,
-                runtime=sandbox.runtime,
                 at_once=default_size(),
                 runs=runs,
                 on_report=on_report,

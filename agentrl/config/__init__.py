@@ -1,6 +1,6 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
-from agentrl.config.data import DataConfig, DifficultyOrder, TaskSource
+from agentrl.config.data import DataConfig, TaskSource
 from agentrl.config.load import config_fields, config_keys, load_config
 from agentrl.config.run import (
     ClusterConfig,
@@ -18,7 +18,6 @@ from agentrl.config.trainer import TrainerConfig
 __all__ = [
     "ClusterConfig",
     "DataConfig",
-    "DifficultyOrder",
     "EngineConfig",
     "EvalConfig",
     "ModelConfig",

@@ -6,11 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share
+from agentrl.config.section import NotNegative, Positive, Seconds, Section
 
 PUBLISHED_VERSIONS_KEPT = 8
 """Versions of the weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
 MAX_ROLE_CHARACTERS = 64
+TURN_PENALTY = 1.0
+"""What is taken off the advantage, or under a critic the reward, of a turn that is penalised."""
 Coefficient = Annotated[float, Field(gt=0)]
 ClipLow = Annotated[float, Field(gt=0, lt=1)]
 ClipHigh = Annotated[float, Field(gt=0)]
@@ -23,77 +25,51 @@ class RatioObjective(Section):
     """Where log p comes from: a forward pass at the start of the step, or between log b and log θ by the token's age."""
 
 
-class PpoObjective(RatioObjective):
-    """Decoupled PPO."""
+class ClippedObjective(RatioObjective):
+    """An objective that bounds the ratio."""
 
-    kind: Literal["ppo"] = "ppo"
     clip_low: ClipLow = 0.2
     """ε: the ratio is clipped below 1 − ε."""
     clip_high: ClipHigh = 0.28
     """ε': the ratio is clipped above 1 + ε'."""
+
+
+class PpoObjective(ClippedObjective):
+    """Decoupled PPO."""
+
+    kind: Literal["ppo"] = "ppo"
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """c: where the advantage is negative, the objective is never below c times it."""
 
 
-class GspoObjective(RatioObjective):
+class GspoObjective(ClippedObjective):
     """PPO's clip on the ratio of the sequence."""
 
     kind: Literal["gspo"] = "gspo"
     clip_low: ClipLow = 3e-4
-    """ε: the ratio is clipped below 1 − ε."""
     clip_high: ClipHigh = 4e-4
-    """ε': the ratio is clipped above 1 + ε'."""
 
 
-class CispoObjective(RatioObjective):
+class CispoObjective(ClippedObjective):
     """A clipped weight on log θ."""
 
     kind: Literal["cispo"] = "cispo"
-    clip_low: ClipLow = 0.2
-    """ε: the ratio is clipped below 1 − ε."""
-    clip_high: ClipHigh = 0.28
-    """ε': the ratio is clipped above 1 + ε'."""
 
 
-class SapoObjective(RatioObjective):
-    """A soft gate in place of the clip."""
+class UnclippedObjective(RatioObjective):
+    """SAPO's soft gate in place of the clip, or REINFORCE: no bound."""
 
-    kind: Literal["sapo"] = "sapo"
-    tau_positive: Coefficient = 1.0
-    """τ where the advantage is positive."""
-    tau_negative: Coefficient = 1.05
-    """τ where it is not."""
+    kind: Literal["sapo", "reinforce"] = "sapo"
 
 
-class ReinforceObjective(RatioObjective):
-    """REINFORCE: no bound."""
+class DirectObjective(Section):
+    """Without a proximal policy: M2PO, which holds θ to b itself, or the likelihood, for supervised learning."""
 
-    kind: Literal["reinforce"] = "reinforce"
-
-
-class M2poObjective(Section):
-    """θ is held to b itself."""
-
-    kind: Literal["m2po"] = "m2po"
-    threshold: Coefficient = 0.04
-    """τ: bound of the mean of (log θ/b)²."""
-
-
-class LikelihoodObjective(Section):
-    """Supervised learning: no ratio."""
-
-    kind: Literal["likelihood"] = "likelihood"
+    kind: Literal["m2po", "likelihood"] = "m2po"
 
 
 Objective = Annotated[
-    PpoObjective
-    | GspoObjective
-    | CispoObjective
-    | SapoObjective
-    | M2poObjective
-    | ReinforceObjective
-    | LikelihoodObjective,
-    Field(discriminator="kind"),
+    PpoObjective | GspoObjective | CispoObjective | UnclippedObjective | DirectObjective, Field(discriminator="kind")
 ]
 
 
@@ -180,21 +156,19 @@ class GroupAdvantage(Section):
     """An episode is compared with the others of its group, or of its batch."""
 
     kind: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
-    turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
+    discount: Annotated[float, Field(ge=0, le=1)] | None = None
     """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
-    worth its own reward, or else its role's, or else the episode's."""
+    worth its own reward, or else its role's, or else the episode's; with a critic, 1: what the next step's value counts."""
 
 
 class GaeAdvantage(Section):
-    """A critic says what was to be expected."""
+    """A critic says what was to be expected: of each token, or of each turn."""
 
-    kind: Literal["gae"] = "gae"
+    kind: Literal["gae", "turn_gae"] = "gae"
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """γ: what the next step's value counts."""
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ: between one step's estimate (0) and the whole return (1)."""
-    unit: Literal["token", "turn"] = "token"
-    """What a step of the critic is."""
     critic_lr: Annotated[float, Field(gt=0)] = 2e-5
     """Learning rate of the critic."""
 
@@ -206,15 +180,12 @@ class TurnsConfig(Section):
     """Turns that did not end as they should, or were not sampled as the policy samples."""
 
     truncated: Literal["train", "mask", "penalise"] = "train"
-    """What happens to replies that were cut off for their length."""
+    """What happens to replies that were cut off for their length; penalise: they pay for it (docs/credit.md)."""
     failed: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that the workflow marked as failed."""
     altered_sampling: Literal["mask", "train"] = "mask"
     """What happens to replies whose tokens come from another distribution than softmax(logits / temperature): those sampled with temperature 0,
     top_p below 1, top_k, min_p, a penalty, logit_bias or a JSON format."""
-    penalty: Annotated[float, Field(ge=0)] = 1.0
-    """What is taken off the advantage of a reply that is penalised; under advantage "gae", off its reward. docs/credit.md says when
-    a group with equal rewards is dropped all the same."""
 
 
 class Overlong(Section):
@@ -303,20 +274,14 @@ class TrainerConfig(Section):
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """c: the entropy of every trained token's distribution is rewarded so much."""
-    token_figures_share: Share = 0.05
-    """Share of the episodes of whose tokens log p, entropy and advantage are kept in the store: 12 bytes a token. 0: of none."""
     ranks: Positive = 1
-    """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the trainer computes. auto: a GPU, where torch sees one."""
+    """Processes that share the model (FSDP2) and every minibatch, on this machine; where torch sees GPUs, one each."""
     precision: Literal["float32", "mixed"] = "float32"
     """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights. Not set: mixed on a GPU."""
     offload: bool = False
     """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
     recompute_activations: bool = False
     """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
-    threads: Positive = 1
-    """CPU threads of the trainer. Not set: its share of the cores."""
     step_timeout_s: Seconds = 3600
     """Bound of one training step."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -327,7 +292,7 @@ class TrainerConfig(Section):
     loss_aggregation: LossAggregation = TokenMean()
     """What the loss is a mean over."""
     advantage: Advantage = GroupAdvantage()
-    """How rewards become advantages; gae: with a critic."""
+    """How rewards become advantages; gae and turn_gae: with a critic."""
     turns: TurnsConfig = TurnsConfig()
     overlong: Overlong | None = None
     kl: Kl = NoKl()
@@ -337,13 +302,18 @@ class TrainerConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @property
+    def has_critic(self) -> bool:
+        """Whether a critic says what was to be expected."""
+        return isinstance(self.advantage, GaeAdvantage)
+
+    @property
     def roles(self) -> list[str]:
         """The roles that are policies of their own; [] where there is one policy."""
         return [] if self.lora is None else self.lora.roles
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> TrainerConfig:
-        if self.objective.kind in ("m2po", "likelihood") and self.importance.kind != "none":
+        if isinstance(self.objective, DirectObjective) and self.importance.kind != "none":
             raise ValueError(
                 f'objective.kind = "{self.objective.kind}" has no proximal policy p, so there is no weight p/b, and '
                 f'importance.kind = "{self.importance.kind}" would count for nothing; use importance.kind = "none"'

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from agentrl.config.trainer import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
+from agentrl.config.trainer import TURN_PENALTY, GaeAdvantage, GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
 from agentrl.record.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
@@ -181,7 +181,7 @@ def group_advantages(
         reward - overlong_penalty(longest_reply(record), config.overlong)
         for record, reward in zip(records, rewards, strict=True)
     ]
-    if config.advantage.kind == "gae":
+    if isinstance(config.advantage, GaeAdvantage):
         return [turn_rewards(record, reward, config.turns) for record, reward in zip(records, punished, strict=True)]
     return turn_advantages(records, punished, config.advantage, config.turns)
 
@@ -199,7 +199,7 @@ def turn_advantages(
     A turn is compared with those of the same role in the group's episodes, its return with theirs: so each return is
     one of those that it is compared with. A turn of a conversation that is left out is compared with nothing, and nothing with it: its
     advantage is 0. A turn that was truncated or failed, where that is to be penalised, has
-    `turns.penalty` taken off.
+    `TURN_PENALTY` taken off.
 
     Args:
         records: [episode].
@@ -211,7 +211,7 @@ def turn_advantages(
         [episode][turn], turns in the order of `record.turns`.
     """
     returns = [
-        turn_returns(record, reward, how.turn_discount) for record, reward in zip(records, rewards, strict=True)
+        turn_returns(record, reward, how.discount) for record, reward in zip(records, rewards, strict=True)
     ]  # [episode][turn]
     advantages = [[0.0] * len(record.turns) for record in records]
     by_role: defaultdict[str, dict[int, list[int]]] = defaultdict(dict)  # [role][episode] its turns, by their numbers
@@ -221,7 +221,7 @@ def turn_advantages(
                 by_role[turn.role].setdefault(episode, []).append(index)
     for of_role in by_role.values():
         compared = [[returns[episode][index] for index in own] for episode, own in of_role.items()]
-        found = advantages_of(compared, how.kind, weigh_turns=how.turn_discount is not None)
+        found = advantages_of(compared, how.kind, weigh_turns=how.discount is not None)
         for (episode, own), values in zip(of_role.items(), found, strict=True):
             for index, value in zip(own, values, strict=True):
                 advantages[episode][index] = value - turn_penalty(records[episode].turns[index], turns)
@@ -265,7 +265,7 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
 
 def turn_penalty(turn: Turn, turns: TurnsConfig) -> float:
     """Return what a turn pays for having been truncated or having failed, where that is to be penalised."""
-    return turns.penalty if _treated(turn, turns, "penalise") else 0.0
+    return TURN_PENALTY if _treated(turn, turns, "penalise") else 0.0
 
 
 def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:

@@ -299,8 +299,7 @@ def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
     gate = controller.gate
     view.controller = controller
     view.step = view.first_step = gate.version
-    bound = "none (greedy)" if gate.bound is None else str(gate.bound)
     view.say(
-        f"run {config.run_dir}: step {gate.version} of {config.steps}, order {config.rollout.order}, "
-        f"η = {config.rollout.max_staleness}, staleness bound {bound}"
+        f"run {config.run_dir}: step {gate.version} of {config.steps}, "
+        f"η = {config.rollout.max_staleness}, staleness bound {gate.bound}"
     )

@@ -21,15 +21,15 @@ from itertools import groupby
 
 import numpy as np
 
-from agentrl.config.data import DifficultyOrder, TaskOrder
+from agentrl.config.data import TaskOrder
 from agentrl.episode import Task
 from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 
 POOLS = {"tasks_pool_0": 1.0, "tasks_pool_1": 4.0, "tasks_pool_2": 1.0, "tasks_unseen": 4.0}
 """Pools of tasks by the mean reward of their last group, and the weight of a task in each: too hard, sometimes solved, solved, not tried yet.
 
-    mean       … < bounds[0] ≤ … < bounds[1] ≤ …    none yet
-    pool          0               1          2      unseen
+    mean       … < 0.25 ≤ … < 0.75 ≤ …    none yet
+    pool          0         1         2      unseen
 
 A group draws a source by its weight, and in it a task by the weight of its pool.
 """
@@ -97,7 +97,7 @@ class DrawnTasks:
     @property
     def identity(self) -> str:
         """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
-        order = f"order {self._order.model_dump_json()}, sources {self._sizes} by {self._weights}"
+        order = f"order {self._order}, sources {self._sizes} by {self._weights}"
         return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
@@ -127,7 +127,7 @@ class DrawnTasks:
             pools = np.bincount(self._pool, minlength=len(POOLS)) / len(self._pool)
             recent, self._recent = self._recent, []
         metrics = {"drawn_groups": float(len(recent))}
-        if isinstance(self._order, DifficultyOrder):
+        if self._order == "difficulty":
             metrics |= dict(zip(POOLS, pools.tolist(), strict=True))
         if len(self._sizes) > 1 and recent:
             shares = np.bincount(self._source[recent], minlength=len(self._sizes)) / len(recent)
@@ -135,14 +135,14 @@ class DrawnTasks:
         return metrics
 
     def _draw(self, rng: random.Random) -> int:
-        if isinstance(self._order, DifficultyOrder):
+        if self._order == "difficulty":
             worth = np.array(list(POOLS.values()))[self._pool]  # [task]
             worth *= (self._weights / np.bincount(self._source, worth))[self._source]
             ends = np.cumsum((1 - FLOOR) * worth / worth.sum() + FLOOR / len(worth))
             return int(np.searchsorted(ends[:-1], rng.random() * ends[-1], side="right"))
         (source,) = rng.choices(range(len(self._sizes)), self._weights)
         epoch, position = divmod(self._taken[source], self._sizes[source])
-        if self._order.kind == "shuffled":
+        if self._order == "shuffled":
             position = shuffled(self._sizes[source], f"{self._seed}/source {source}", epoch)[position]
         return sum(self._sizes[:source]) + position
 
@@ -153,5 +153,5 @@ class DrawnTasks:
         self._recent.append(index)
 
     def _note_end(self, index: int, mean: float | None) -> None:
-        if mean is not None and isinstance(self._order, DifficultyOrder):
-            self._pool[index] = bisect_right(self._order.bounds, mean)
+        if mean is not None and self._order == "difficulty":
+            self._pool[index] = bisect_right((0.25, 0.75), mean)

@@ -50,7 +50,7 @@ def open_run_tasks(
         lists, held_out = [kept for kept, _ in parts], [task for _, out in parts for task in out]
     held_out = held_out[: config.eval.limit]
     if not data.sources and not data.follows_rewards:
-        return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
+        return TaskList(lists[0], config.seed, data.order == "shuffled", data.epochs), held_out
     return DrawnTasks(lists, [source.weight for source in sources], data.order, config.seed), held_out
 
 

@@ -13,25 +13,25 @@ ILLEGAL: list[tuple[dict[str, Any], str]] = [
     # A key of another kind.
     (
         {"objective": {"kind": "gspo", "dual_clip": 3}},
-        "trainer.objective.dual_clip = 3: Extra inputs are not permitted; it is a key of ppo",
+        "trainer.objective.dual_clip = 3: unknown key; it is one of ppo",
     ),
     (
         {"objective": {"kind": "m2po", "proximal": "interpolate"}, "importance": "none"},
-        'trainer.objective.proximal = "interpolate": Extra inputs are not permitted; it is a key of ppo, gspo, cispo, sapo, reinforce',
+        'trainer.objective.proximal = "interpolate": unknown key; it is one of ppo, gspo, cispo, sapo, reinforce',
     ),
     (
         {"advantage": {"critic_lr": 1e-3}},
-        "trainer.advantage.critic_lr = 0.001: Extra inputs are not permitted; it is a key of gae",
+        "trainer.advantage.critic_lr = 0.001: unknown key; it is one of gae",
     ),
     (
         {"importance": {"kind": "none", "min": 0.5}},
-        "trainer.importance.min = 0.5: Extra inputs are not permitted; it is a key of mask, sequence_mask, geometric_mask",
+        "trainer.importance.min = 0.5: unknown key; it is one of mask, sequence_mask, geometric_mask",
     ),
     (
         {"loss_aggregation": {"length": 100}},
-        "trainer.loss_aggregation.length = 100: Extra inputs are not permitted; it is a key of constant",
+        "trainer.loss_aggregation.length = 100: unknown key; it is one of constant",
     ),
-    ({"kl": {"coef": 0.1}}, "trainer.kl.coef = 0.1: Extra inputs are not permitted; it is a key of loss, reward"),
+    ({"kl": {"coef": 0.1}}, "trainer.kl.coef = 0.1: unknown key; it is one of loss, reward"),
     # A key that its kind, or its section, needs.
     ({"loss_aggregation": "constant"}, "trainer.loss_aggregation.length: Field required"),
     ({"kl": "reward"}, "trainer.kl.coef: Field required"),

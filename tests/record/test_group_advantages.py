@@ -69,10 +69,10 @@ def test_a_penalised_turn_pays_in_its_advantage_or_to_a_critic_in_its_reward() -
     first = record.add("a", None, [10], said, 1.0)
     record.add("b", first, [10, 20, 11], replace(said, finish="length"), 1.0)
     first.failed = True
-    plain, penalised = TurnsConfig(), TurnsConfig(failed="penalise", truncated="penalise", penalty=0.25)
+    plain, penalised = TurnsConfig(), TurnsConfig(failed="penalise", truncated="penalise")
     assert turn_rewards(record, 1.0, plain) == [0.0, 1.0]
-    assert turn_rewards(record, 1.0, penalised) == [-0.25, 0.75]
-    assert turn_advantages([record], [1.0], GroupAdvantage(kind="dr_grpo"), penalised) == [[-0.25, -0.25]]
+    assert turn_rewards(record, 1.0, penalised) == [-1.0, 0.0]
+    assert turn_advantages([record], [1.0], GroupAdvantage(kind="dr_grpo"), penalised) == [[-1.0, -1.0]]
 
 
 def test_overlong_replies_lose_reward_softly() -> None:

@@ -112,7 +112,7 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 240) -> None:
 EVERY_OBJECTIVE: list[dict[str, Any]] = [
     {"objective": {"kind": "ppo", "dual_clip": 3.0}},
     {"advantage": "gae", "loss_aggregation": "sequence"},
-    {"advantage": {"kind": "gae", "unit": "turn"}},
+    {"advantage": "turn_gae"},
     {"advantage": "dr_grpo", "loss_aggregation": {"kind": "constant", "length": 64}},
     {"advantage": "rloo"},
     {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},

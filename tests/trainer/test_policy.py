@@ -140,7 +140,7 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
     clipped, moved = [], []
     for tokens_per_pack in (20, 10_000):
         settings = {
-            "objective": {"kind": "m2po", "threshold": 0.04},
+            "objective": "m2po",
             "importance": "none",
             "tokens_per_pack": tokens_per_pack,
         }

@@ -14,12 +14,10 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.config.trainer import (
     CispoObjective,
+    DirectObjective,
     GspoObjective,
-    LikelihoodObjective,
-    M2poObjective,
     PpoObjective,
-    ReinforceObjective,
-    SapoObjective,
+    UnclippedObjective,
 )
 from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND
@@ -95,14 +93,14 @@ def policy_loss(
             surrogate = objectives.gspo(log_ratio, advantages, sequences, clip_low=low, clip_high=high)
         case CispoObjective(clip_low=low, clip_high=high):
             surrogate = objectives.cispo(log_ratio, advantages, clip_low=low, clip_high=high)
-        case SapoObjective(tau_positive=positive, tau_negative=negative):
-            surrogate = objectives.sapo(log_ratio, advantages, tau_positive=positive, tau_negative=negative)
-        case M2poObjective():
-            surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
-        case LikelihoodObjective():
-            surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
-        case ReinforceObjective():
+        case UnclippedObjective(kind="sapo"):
+            surrogate = objectives.sapo(log_ratio, advantages)
+        case UnclippedObjective(kind="reinforce"):
             surrogate = objectives.reinforce(log_ratio, advantages)
+        case DirectObjective(kind="m2po"):
+            surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
+        case DirectObjective(kind="likelihood"):
+            surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
     loss = -torch.where(mask, weight * surrogate.value, 0.0)
     with torch.no_grad():
         stats = LossStats(
