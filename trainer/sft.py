@@ -74,7 +74,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         TrainerError: One of several ranks ended.
         KeyboardInterrupt: It was interrupted. The step that had begun is finished, and a checkpoint of it is there.
     """
-    if config.data.follows_rewards:
+    if config.data.order == "difficulty":
         raise ConfigError(
             f'`data.order` = "{config.data.order}" draws tasks by what came of episodes, and supervised training has none; use '
             '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'

@@ -1,7 +1,7 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
 from agentrl.config.data import DataConfig, TaskSource
-from agentrl.config.load import config_fields, config_keys, load_config
+from agentrl.config.load import config_fields, load_config
 from agentrl.config.run import (
     ClusterConfig,
     EngineConfig,
@@ -29,6 +29,5 @@ __all__ = [
     "TrackingConfig",
     "TrainerConfig",
     "config_fields",
-    "config_keys",
     "load_config",
 ]

@@ -40,12 +40,7 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> DataConfig:
-        if self.epochs is not None and (self.sources or self.follows_rewards):
+        if self.epochs is not None and (self.sources or self.order == "difficulty"):
             what = "`data.sources` mixes tasks" if self.sources else f'`data.order` = "{self.order}" draws tasks'
             raise ValueError(f"`data.epochs` = {self.epochs}: {what} without epochs; bound the run by `steps` alone")
         return self
-
-    @property
-    def follows_rewards(self) -> bool:
-        """Whether what is drawn may depend on what came of earlier groups."""
-        return self.order == "difficulty"

@@ -27,11 +27,6 @@ def config_fields() -> Iterator[Key]:
     return keys_of((RunConfig,), documentation="The run.")
 
 
-def config_keys() -> Iterator[str]:
-    """Yield every dotted key."""
-    return (key.name for key in config_fields())
-
-
 def load_config(
     files: Path | Sequence[Path] = (), overrides: Mapping[str, Any] | None = None, **values: Any
 ) -> RunConfig:

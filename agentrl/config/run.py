@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.data import DataConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, problem_text
-from agentrl.config.trainer import GroupAdvantage, TrainerConfig, is_role
+from agentrl.config.trainer import GroupAdvantage, TrainerConfig
 from agentrl.errors import ConfigError, UsageError, one_line
 
 
@@ -125,19 +124,6 @@ class ClusterConfig(Section):
     """Ray's options of a rank of the trainer. Default: ranks are no actors, they run where the run is started."""
 
 
-ROLE_PREFIX = "role:"
-"""What stands before the name of a role in `proxy.model_names`."""
-
-
-def _check_meaning(meaning: str) -> str:
-    is_model = bool(meaning) and not meaning.startswith(ROLE_PREFIX)
-    if not is_model and not is_role(meaning.removeprefix(ROLE_PREFIX)):
-        raise ValueError(
-            f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
-        )
-    return meaning
-
-
 class ProxyConfig(Section):
     """The server that agents talk to."""
 
@@ -145,10 +131,6 @@ class ProxyConfig(Section):
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one. With `rollout.workers`, whose proxies are on free ones, it is that of `/metrics` alone, and 0: none."""
-    model_names: dict[str, Annotated[str, AfterValidator(_check_meaning)]] | None = None
-    """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
-    in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.
-    Default: any name is answered."""
 
 
 class SandboxConfig(Section):
@@ -183,8 +165,6 @@ class TrackingConfig(Section):
 
     trackers: list[str] = Field(default_factory=list)
     """Any of tensorboard, wandb, mlflow and trackio, and FILE_OR_MODULE:NAME of classes of your own (docs/trackers.md)."""
-    project: str = "agentrl"
-    """Project, or experiment, that the run belongs to there."""
 
 
 class RunConfig(Section):
@@ -227,29 +207,9 @@ class RunConfig(Section):
             raise ValueError(
                 '`engine.transfer` = "broadcast" sends neither the adapter of `trainer.lora` nor weights to the nodes of a cluster; use "disk"'
             )
-        check_roles(self.trainer.roles, self.proxy)
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
         return self
-
-
-def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
-    """Check that calls can be those of the roles that have adapters of their own, and of no others.
-
-    Args:
-        roles: `trainer.lora.roles`, or those whose adapters a checkpoint holds.
-        proxy: What maps names to roles.
-
-    Raises:
-        ValueError: They cannot.
-    """
-    for name, meaning in (proxy.model_names or {}).items():
-        role = meaning.removeprefix(ROLE_PREFIX)
-        if roles and role != meaning and role not in roles:
-            raise ValueError(
-                f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
-                f"{list(roles)}; name it there too: it gets an adapter of its own"
-            )
 
 
 def check_training(config: RunConfig) -> None:

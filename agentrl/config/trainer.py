@@ -15,7 +15,6 @@ TURN_PENALTY = 1.0
 """What is taken off the advantage, or under a critic the reward, of a turn that is penalised."""
 Coefficient = Annotated[float, Field(gt=0)]
 ClipLow = Annotated[float, Field(gt=0, lt=1)]
-ClipHigh = Annotated[float, Field(gt=0)]
 
 
 class RatioObjective(Section):
@@ -30,7 +29,7 @@ class ClippedObjective(RatioObjective):
 
     clip_low: ClipLow = 0.2
     """ε: the ratio is clipped below 1 − ε."""
-    clip_high: ClipHigh = 0.28
+    clip_high: Coefficient = 0.28
     """ε': the ratio is clipped above 1 + ε'."""
 
 
@@ -47,7 +46,7 @@ class GspoObjective(ClippedObjective):
 
     kind: Literal["gspo"] = "gspo"
     clip_low: ClipLow = 3e-4
-    clip_high: ClipHigh = 4e-4
+    clip_high: Coefficient = 4e-4
 
 
 class CispoObjective(ClippedObjective):
@@ -100,16 +99,10 @@ class NoImportance(Section):
 Importance = Annotated[TruncatedImportance | MaskedImportance | NoImportance, Field(discriminator="kind")]
 
 
-class TokenMean(Section):
-    """A mean over all tokens of the minibatch."""
+class LengthMean(Section):
+    """A mean over all tokens of the minibatch, or over the tokens of each sequence, and then over the sequences."""
 
-    kind: Literal["token"] = "token"
-
-
-class SequenceMean(Section):
-    """A mean over the tokens of each sequence, and then over the sequences."""
-
-    kind: Literal["sequence"] = "sequence"
+    kind: Literal["token", "sequence"] = "token"
 
 
 class ConstantLength(Section):
@@ -120,7 +113,7 @@ class ConstantLength(Section):
     """L: the length that every sequence counts as having."""
 
 
-LossAggregation = Annotated[TokenMean | SequenceMean | ConstantLength, Field(discriminator="kind")]
+LossAggregation = Annotated[LengthMean | ConstantLength, Field(discriminator="kind")]
 
 
 class NoKl(Section):
@@ -129,27 +122,15 @@ class NoKl(Section):
     kind: Literal["none"] = "none"
 
 
-class KlLoss(Section):
-    """The divergence to the reference is added to the loss."""
+class KlPenalty(Section):
+    """The divergence to the reference is added to the loss (as k3, or k2), or taken off the reward."""
 
-    kind: Literal["loss"] = "loss"
+    kind: Literal["loss", "loss_k2", "reward"] = "loss"
     coef: Coefficient
     """β: weight of the KL divergence to the reference."""
-    estimator: Literal["k2", "k3"] = "k3"
-    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
 
 
-class KlReward(Section):
-    """The divergence to the reference is taken off the reward."""
-
-    kind: Literal["reward"] = "reward"
-    coef: Coefficient
-    """β: weight of the KL divergence to the reference."""
-    estimator: Literal["k1"] = "k1"
-    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
-
-
-Kl = Annotated[NoKl | KlLoss | KlReward, Field(discriminator="kind")]
+Kl = Annotated[NoKl | KlPenalty, Field(discriminator="kind")]
 
 
 class GroupAdvantage(Section):
@@ -186,21 +167,6 @@ class TurnsConfig(Section):
     altered_sampling: Literal["mask", "train"] = "mask"
     """What happens to replies whose tokens come from another distribution than softmax(logits / temperature): those sampled with temperature 0,
     top_p below 1, top_k, min_p, a penalty, logit_bias or a JSON format."""
-
-
-class Overlong(Section):
-    """DAPO's soft punishment of long replies. Left out: none."""
-
-    tokens: Positive
-    """L: an episode whose longest reply has L tokens or more loses 1 of its reward."""
-    margin: Positive
-    """The punishment rises from 0 over the last so many tokens before L."""
-
-    @model_validator(mode="after")
-    def _check_keys_together(self) -> Overlong:
-        if self.margin > self.tokens:
-            raise ValueError(f"margin = {self.margin} is more than tokens = {self.tokens}; lower it")
-        return self
 
 
 def is_role(name: str) -> bool:
@@ -289,12 +255,14 @@ class TrainerConfig(Section):
     """What is maximised: docs/objectives.md."""
     importance: Importance = TruncatedImportance()
     """The weight p/b, which corrects for stale and mismatched sampling."""
-    loss_aggregation: LossAggregation = TokenMean()
+    loss_aggregation: LossAggregation = LengthMean()
     """What the loss is a mean over."""
     advantage: Advantage = GroupAdvantage()
     """How rewards become advantages; gae and turn_gae: with a critic."""
     turns: TurnsConfig = TurnsConfig()
-    overlong: Overlong | None = None
+    overlong_tokens: Positive | None = None
+    """L: DAPO's soft punishment of long replies: an episode loses 1 of its reward where its longest reply has L tokens or more, and less in
+    the last fifth before. Default: none."""
     kl: Kl = NoKl()
     """Whether the policy is held to the model that it started from: in the loss, or in the reward."""
     teacher: TeacherConfig | None = None

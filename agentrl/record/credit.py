@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from agentrl.config.trainer import TURN_PENALTY, GaeAdvantage, GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
+from agentrl.config.trainer import TURN_PENALTY, GaeAdvantage, GroupAdvantage, TrainerConfig, TurnsConfig
 from agentrl.record.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
@@ -144,22 +144,19 @@ def advantages_of(
     return [[(value - base) / scale for value in own] for own, base in zip(returns, baseline, strict=True)]
 
 
-def overlong_penalty(longest: int, overlong: Overlong | None) -> float:
+def overlong_penalty(longest: int, tokens: int | None) -> float:
     """Return what an episode loses for its longest reply: 0 up to L − m tokens, then rising to 1 at L.
 
-    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with L = `tokens` and m = `margin`.
+    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with the paper's m = L/5.
 
     Args:
         longest: Tokens of the longest reply.
-        overlong: L and m; None: nothing is lost.
+        tokens: L; None: nothing is lost.
 
     Returns:
         The penalty, in units of reward.
     """
-    if overlong is None:
-        return 0.0
-    over = longest - (overlong.tokens - overlong.margin)
-    return min(1.0, max(0.0, over / overlong.margin))
+    return min(1.0, max(0.0, 5 * longest / tokens - 4)) if tokens else 0.0
 
 
 def group_advantages(
@@ -178,7 +175,7 @@ def group_advantages(
     for record in records:
         mask_turns(record, config.turns)
     punished = [
-        reward - overlong_penalty(longest_reply(record), config.overlong)
+        reward - overlong_penalty(longest_reply(record), config.overlong_tokens)
         for record, reward in zip(records, rewards, strict=True)
     ]
     if isinstance(config.advantage, GaeAdvantage):

@@ -133,7 +133,7 @@ def open_model_proxy(
         model_name(config.model.path),
         host=config.proxy.host,
         port=config.proxy.port,
-        limits=ProxyLimits(session_idle_timeout_s=session_idle_timeout_s, model_names=config.proxy.model_names),
+        limits=ProxyLimits(session_idle_timeout_s=session_idle_timeout_s),
         training=training,
         adapters=tuple(config.trainer.roles),
         middleware=middleware,

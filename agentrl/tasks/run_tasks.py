@@ -49,7 +49,7 @@ def open_run_tasks(
         parts = [split_tasks(tasks, data.eval_share, config.seed) for tasks in lists]
         lists, held_out = [kept for kept, _ in parts], [task for _, out in parts for task in out]
     held_out = held_out[: config.eval.limit]
-    if not data.sources and not data.follows_rewards:
+    if not data.sources and data.order != "difficulty":
         return TaskList(lists[0], config.seed, data.order == "shuffled", data.epochs), held_out
     return DrawnTasks(lists, [source.weight for source in sources], data.order, config.seed), held_out
 
@@ -58,7 +58,7 @@ def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: 
     data = config.data
     needs_number = {
         "data.sources": data.sources,
-        "data.order": data.follows_rewards,
+        "data.order": data.order == "difficulty",
         "data.eval_share": data.eval_share and not held_out,
     }
     if named := [name for name, is_set in needs_number.items() if is_set]:

@@ -117,7 +117,7 @@ EVERY_OBJECTIVE: list[dict[str, Any]] = [
     {"advantage": "rloo"},
     {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},
     {"advantage": "reinforce_pp_baseline", "objective": "reinforce"},
-    {"turns": {"truncated": "mask"}, "overlong": {"tokens": 60, "margin": 20}},
+    {"turns": {"truncated": "mask"}, "overlong_tokens": 60},
     {"objective": {"kind": "gspo", "clip_low": 3e-4, "clip_high": 4e-4}, "loss_aggregation": "sequence"},
     {"objective": "cispo", "importance": {"kind": "mask", "min": 0.5}},
     {"objective": "sapo", "importance": "sequence_mask"},

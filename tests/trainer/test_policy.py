@@ -61,7 +61,7 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
         {"objective": "m2po", "importance": "none"},
         {"objective": "reinforce", "loss_aggregation": {"kind": "constant", "length": 100}},
         {"objective": {"proximal": "interpolate"}, "kl": {"kind": "loss", "coef": 0.01}, "entropy_coef": 1e-3},
-        {"kl": {"kind": "reward", "coef": 0.01, "estimator": "k1"}, "recompute_activations": True},
+        {"kl": {"kind": "reward", "coef": 0.01}, "recompute_activations": True},
     ],
     ids=lambda settings: settings.get("objective") or settings.get("kl", "ppo"),
 )

@@ -23,6 +23,9 @@ from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND
 from agentrl.trainer.packing import SequenceMap
 
+KL_ESTIMATORS = {"loss": "k3", "loss_k2": "k2", "reward": "k1"}
+"""How each kind of `trainer.kl` estimates the divergence from the sampled tokens."""
+
 
 @dataclass(frozen=True)
 class LossStats:
@@ -158,7 +161,7 @@ def regularizers(
         entropies: [T] H of the distribution that each token was drawn from, in nats.
         reference_logprobs: [T] log reference, where there is one.
         stats: The statistics so far.
-        config: β, c and the estimator.
+        config: β and c.
 
     Returns:
         ([T] addends, statistics).
@@ -166,9 +169,9 @@ def regularizers(
     added = torch.zeros_like(logprobs)
     stats = replace(stats, entropy=float(entropies.detach().sum()))
     if reference_logprobs is not None and config.kl.kind != "none":
-        kl = kl_estimate(logprobs, reference_logprobs, config.kl.estimator)
+        kl = kl_estimate(logprobs, reference_logprobs, KL_ESTIMATORS[config.kl.kind])
         stats = replace(stats, kl_reference=float(kl.detach().sum()))
-        if config.kl.kind == "loss":
+        if config.kl.kind != "reward":
             added = added + config.kl.coef * kl
     if config.entropy_coef:
         added = added - config.entropy_coef * entropies

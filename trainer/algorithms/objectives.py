@@ -14,10 +14,9 @@ from torch import Tensor
 
 from agentrl.config.trainer import (
     ConstantLength,
+    LengthMean,
     MaskedImportance,
     NoImportance,
-    SequenceMean,
-    TokenMean,
     TruncatedImportance,
 )
 from agentrl.trainer.packing import SequenceMap
@@ -237,7 +236,7 @@ def importance_weights(
 
 
 def aggregation_weights(
-    sequences: SequenceMap, *, how: TokenMean | SequenceMean | ConstantLength, token_count: int, sequence_count: int
+    sequences: SequenceMap, *, how: LengthMean | ConstantLength, token_count: int, sequence_count: int
 ) -> Tensor:
     """Return what each token counts in the loss of its minibatch.
 
