@@ -60,7 +60,6 @@ def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
         "rollout.batch_size": BATCH,
         "rollout.max_concurrent": SLOTS,
         "rollout.max_staleness": staleness,
-        "rollout.order": "window" if staleness else "fifo",
         "rollout.max_tokens": 64,
         "rollout.drop_uniform_groups": "false",
         "trainer.optimizer.lr": 2e-4,

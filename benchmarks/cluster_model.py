@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentrl.rollout.gate import Order, StalenessGate
+from agentrl.rollout.gate import StalenessGate
 
 Then = Callable[[], None]
 
@@ -74,7 +74,6 @@ class Setup:
     batch_size: int
     group_size: int
     max_staleness: int
-    order: Order
     max_concurrent: int
     window: int | None = None
     steps: int = 10
@@ -348,7 +347,6 @@ class Simulation:
         self.gate = StalenessGate(
             groups_per_batch=setup.batch_size // setup.group_size,
             max_staleness=setup.max_staleness,
-            order=setup.order,
             window=setup.window,
         )
         self._groups: dict[int, _Group] = {}

@@ -206,10 +206,10 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
             worker = Worker("sender", channel, engine, group, FleetReplica("sender"))
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
-            group.start_soon(worker.serve, cast(Any, sender), Path(scratch) / "log", 0, math.inf)
+            group.start_soon(worker.serve, cast(Any, sender), Path(scratch) / "log", 0)
             group.start_soon(channel.send_all)
             runner = pool
-            gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, order="fifo")
+            gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, window=1)
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
             group.start_soon(controller.run)
             marks: list[tuple[int, float, float]] = []

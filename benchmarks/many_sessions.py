@@ -34,7 +34,7 @@ async def main() -> None:
     own = psutil.Process()
     cores = own.cpu_affinity()
     with tempfile.TemporaryDirectory() as scratch:
-        config = EngineConfig(max_total_tokens=400_000)
+        config = EngineConfig(flags={"max-total-tokens": 400_000})
         async with launch_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
             others = sorted(set(range(os.cpu_count() or 1)) - set(cores))
             for child in own.children():

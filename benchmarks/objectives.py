@@ -24,7 +24,7 @@ GOAL = 0.9
 SMOOTHED = 5
 OBJECTIVES: dict[str, dict[str, object]] = {
     "GRPO (decoupled PPO)": {"loss_aggregation": "sequence", "objective.clip_high": 0.2},
-    "DAPO": {"turns.truncated": "mask", "overlong.tokens": 64, "overlong.margin": 16},
+    "DAPO": {"turns.truncated": "mask", "overlong_tokens": 64},
     "Dr. GRPO": {
         "advantage": "dr_grpo",
         "loss_aggregation.kind": "constant",

@@ -37,7 +37,6 @@ from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
-from agentrl.rollout.gate import Order
 from agentrl.run.speedup import ideal_gain
 
 TRACES = Path(__file__).with_name("scale_traces.json")
@@ -50,7 +49,6 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 def _setup(
     batch_size: int,
     max_staleness: int,
-    order: Order,
     max_concurrent: int,
     servers: int = 1,
     workers: int = 0,
@@ -60,7 +58,6 @@ def _setup(
         batch_size=batch_size,
         group_size=8,
         max_staleness=max_staleness,
-        order=order,
         window=window,
         max_concurrent=max_concurrent,
         servers=servers,
@@ -71,14 +68,14 @@ def _setup(
 
 
 SETUPS = (
-    _setup(64, 0, "fifo", 64),
-    _setup(64, 2, "window", 64, window=16),
-    _setup(64, 1, "fifo", 64),
-    _setup(32, 4, "greedy", 32),
-    _setup(64, 2, "window", 128, window=16),
-    _setup(128, 2, "window", 96, window=16),
-    _setup(64, 2, "window", 64, servers=2, window=16),
-    _setup(64, 2, "window", 64, workers=2, window=16),
+    _setup(64, 0, 64, window=1),
+    _setup(64, 2, 64, window=16),
+    _setup(64, 1, 64, window=1),
+    _setup(32, 4, 32, window=1000),
+    _setup(64, 2, 128, window=16),
+    _setup(128, 2, 96, window=16),
+    _setup(64, 2, 64, servers=2, window=16),
+    _setup(64, 2, 64, workers=2, window=16),
 )
 
 
@@ -131,7 +128,6 @@ def measured_run(directory: Path, setup: Setup) -> dict[str, Any]:
         "rollout.group_size": setup.group_size,
         "rollout.max_concurrent": setup.max_concurrent,
         "rollout.max_staleness": setup.max_staleness,
-        "rollout.order": setup.order,
         "rollout.max_tokens": 64,
         "rollout.drop_uniform_groups": "false",
         "rollout.workers": setup.workers,
@@ -324,8 +320,7 @@ def workload(traces: dict[str, Any]) -> Callable[[random.Random], list[Turn]]:
 
 
 def _name(setup: Setup) -> str:
-    window = f", W = {setup.window}" if setup.window else ""
-    return f"B = {setup.batch_size}, η = {setup.max_staleness}, {setup.order}{window}, {setup.max_concurrent} slots, {setup.servers} servers, {setup.workers} workers"
+    return f"B = {setup.batch_size}, η = {setup.max_staleness}, W = {setup.window or 'G'}, {setup.max_concurrent} slots, {setup.servers} servers, {setup.workers} workers"
 
 
 def validate(traces: dict[str, Any], costs: Costs) -> None:
@@ -377,8 +372,7 @@ def large(servers: int, max_staleness: int, main_call_s: float, main_episode_s: 
         batch_size=batch,
         group_size=8,
         max_staleness=max_staleness,
-        order="window" if max_staleness else "fifo",
-        window=batch // 4 if max_staleness else None,
+        window=batch // 4 if max_staleness else 1,
         max_concurrent=slots,
         steps=SKIPPED + 2 if max_staleness else 2,
         servers=servers,

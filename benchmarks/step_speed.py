@@ -1,7 +1,7 @@
 """A training step of a random Qwen3 of 0.5 B parameters: tokens a second, memory, and model FLOPs utilisation.
 
     python benchmarks/step_speed.py                                    on a GPU
-    python benchmarks/step_speed.py --layers 2 --width 256 --device cpu   to see that it runs
+    python benchmarks/step_speed.py --layers 2 --width 256   to see that it runs, without a GPU too
 
 Unbranched sequences of random tokens, of which the second half is trained on; mixed precision with recomputed activations, one
 forward-and-backward pass, which gives the proximal logprobs too, then the optimizer. Model FLOPs are 6·parameters·tokens,
@@ -48,7 +48,6 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--tokens-per-pack", type=int, default=16_384)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -66,7 +65,6 @@ def main() -> None:
         policy = Policy(
             Path(folder),
             TrainerConfig(
-                device=args.device,
                 precision="mixed",
                 recompute_activations=True,
                 tokens_per_pack=args.tokens_per_pack,
@@ -79,7 +77,7 @@ def main() -> None:
         sequences = batch(args.sequences, args.length, args.vocabulary)
         started = time.perf_counter()
         policy.step(sequences)
-        if args.device == "cuda":
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
         if step:  # the first compiles
             seconds.append(time.perf_counter() - started)
@@ -87,7 +85,7 @@ def main() -> None:
     print(
         f"{parameters / 1e6:,.0f} M parameters, {tokens:,} tokens a step: {taken:.2f} s, {tokens / taken:,.0f} tokens/s"
     )
-    if args.device == "cpu":
+    if not torch.cuda.is_available():
         print(
             f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB; no peak FLOP/s is known for a CPU"
         )

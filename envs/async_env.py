@@ -173,7 +173,7 @@ class AsyncToolEnv:
         Args:
             episode: Whose model plays.
             max_turns: Replies after which the episode is truncated; the environment may have bounds of its own.
-            turn_rewards: Give every reply the reward of its own step, for `trainer.advantage.turn_discount`.
+            turn_rewards: Give every reply the reward of its own step, for `trainer.advantage.discount`.
 
         Raises:
             openai.BadRequestError: The opening alone is longer than the context.

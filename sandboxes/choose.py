@@ -87,7 +87,6 @@ async def open_sandbox(
     image: str = DEFAULT_IMAGE,
     backend: str | Backend = "auto",
     limits: Limits | None = None,
-    runtime: str | None = None,
 ) -> AsyncIterator[Sandbox]:
     """Yield a sandbox of its own, started now and destroyed at the end.
 
@@ -101,12 +100,11 @@ async def open_sandbox(
         image: The Docker image that it shows, for backends that run images.
         backend: The backend, or its name.
         limits: What its programs may use.
-        runtime: The OCI runtime of Docker, such as `runsc`.
 
     Raises:
         SandboxError: The backend cannot be used; it says what to do.
     """
-    spec = SandboxSpec(image=image, limits=limits or Limits(), runtime=runtime)
+    spec = SandboxSpec(image=image, limits=limits or Limits())
     chosen = await choose_backend(backend, spec)
     async with chosen.start(spec) as sandbox:
         yield sandbox

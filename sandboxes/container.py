@@ -68,8 +68,6 @@ class ContainerSpec:
     """None: the image's."""
     folders: Mapping[str, str] = field(default_factory=dict)
     """Folders of this machine that programs see, read-only: {path inside: path here}."""
-    runtime: str | None = None
-    """OCI runtime of the engine, such as `runsc`."""
 
 
 @asynccontextmanager
@@ -130,7 +128,6 @@ def _start(client: APIClient, name: str, spec: ContainerSpec, mark: str) -> Dock
         mounts=[Mount(inside, here, type="bind", read_only=True) for inside, here in spec.folders.items()],
         network_mode="bridge" if spec.network else "none",
         pids_limit=PROCESSES,
-        runtime=spec.runtime,
         ulimits=[Ulimit(name="fsize", soft=spec.disk_mb * MB, hard=spec.disk_mb * MB)] if spec.disk_mb else [],
     )
     client.create_container(

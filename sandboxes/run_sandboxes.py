@@ -44,7 +44,7 @@ class RunSandboxes:
         Raises:
             SandboxError: None could be had within `wait_timeout_s`, or none can be started.
         """
-        spec = replace(spec, image=spec.image or self.spec.image, runtime=spec.runtime or self.spec.runtime)
+        spec = replace(spec, image=spec.image or self.spec.image)
         async with self.containers.occupy(1), open_container(spec) as container:
             yield container
 

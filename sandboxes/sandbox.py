@@ -79,8 +79,6 @@ class SandboxSpec(Checked):
     image: str = DEFAULT_IMAGE
     """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
     limits: Limits = field(default_factory=Limits)
-    runtime: str | None = None
-    """OCI runtime of Docker, such as `runsc`."""
 
 
 class EndReason(StrEnum):

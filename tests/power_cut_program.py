@@ -38,12 +38,12 @@ GROUPS_PER_BATCH = 2
 
 def config(run_dir: Path, model: Path) -> RunConfig:
     """The run's configuration."""
-    trainer = {"checkpoint": {"keep": 1, "every": 2}, "token_figures_share": 1}
+    trainer = {"checkpoint": {"keep": 1, "every": 2}}
     return RunConfig.model_validate(
         {
             "run_dir": str(run_dir),
             "model": {"path": str(model)},
-            "rollout": {"group_size": 2, "batch_size": 4, "order": "greedy"},
+            "rollout": {"group_size": 2, "batch_size": 4, "window": 1000},
             "trainer": trainer,
         }
     )

@@ -25,6 +25,6 @@ def sglang_config(**changes: object) -> EngineConfig:
 
 def sglang_command(model_path: Path) -> list[str]:
     """The command of one server, at a free port."""
-    command = LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command(model_path)
+    command = LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).command(model_path)
     command[command.index("--port") + 1] = str(free_port())
     return command

@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from agentrl.cli.main import main
-from agentrl.config import RunConfig, config_keys
+from agentrl.config import RunConfig, config_fields
 from agentrl.record.end_reason import EndReason
 
 ROOT = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def test_every_command_and_option_that_a_page_shows_is_one(
             if found := re.match(r"agentrl ([a-z]+)", line):
                 shown[found[1]] |= set(re.findall(r"(?<= --)[\w.-]+", line)) - {"help"}
     assert {"train", "eval", "audit", "doctor", "init", "serve", "sft"} <= set(shown)
-    keys = {spelled_alike(key) for key in config_keys()}
+    keys = {spelled_alike(key.name) for key in config_fields()}
     for command, options in shown.items():
         assert main([command, "--help"]) == 0, f"agentrl {command} --help: {capsys.readouterr().err}"
         listed = {spelled_alike(word) for word in re.findall(r"[\w.-]+", capsys.readouterr().out)} | keys
@@ -165,7 +165,7 @@ def test_nobody_is_told_to_install_a_strangers_package() -> None:
 def test_the_configuration_page_has_every_setting() -> None:
     page = load_script("docs_site").configuration_page()
     shown = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
-    assert set(config_keys()) <= shown
+    assert {key.name for key in config_fields()} <= shown
     assert "| `rollout.batch_size` | `int` | `64` | B: episodes in one training batch" in page
 
 

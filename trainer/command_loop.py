@@ -40,6 +40,7 @@ import torch
 from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
+from agentrl.config.machine import cpu_threads
 from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import AgentRLError, TrainerStateError
 from agentrl.store.batches import trained_step
@@ -99,7 +100,7 @@ class TrainerProcess:
         Raises:
             ConfigError: The model cannot be trained.
         """
-        torch.set_num_threads(self._config.trainer.threads)
+        torch.set_num_threads(cpu_threads(self._config, training=True))
         torch.manual_seed(self._config.seed)
         return Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
 

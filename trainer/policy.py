@@ -24,7 +24,7 @@ from agentrl.trainer.algorithms.losses import (
     policy_loss,
     regularizers,
 )
-from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
+from agentrl.trainer.algorithms.objectives import M2PO_THRESHOLD, aggregation_weights, m2_cutoff
 from agentrl.trainer.algorithms.token_advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.minibatches import Minibatch, PreparedPack, deal_minibatches
 from agentrl.trainer.model.checkpoint import (
@@ -46,7 +46,7 @@ from agentrl.trainer.token_figures import pack_figures
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
-WHITENED_ADVANTAGES = ("gae", "reinforce_pp", "reinforce_pp_baseline")
+WHITENED_ADVANTAGES = ("gae", "turn_gae", "reinforce_pp", "reinforce_pp_baseline")
 """Kinds of advantages that are brought to mean 0 and deviation 1 over the batch."""
 
 
@@ -68,8 +68,7 @@ class Policy:
         self.config = config
         self.ranks = ranks or Ranks()
         self.version = 0
-        on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
-        self.device = torch.device("cuda" if on_gpu else "cpu")
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = load_model(model_path) if model is None else model
         if config.lora is not None:
             add_adapter(self.model, config.lora)
@@ -86,7 +85,7 @@ class Policy:
         for model in (self.packed_model, self.reference):
             if model is not None:
                 self.ranks.distribute(model, model.layers, self.device, offload=config.offload)
-        self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage.kind == "gae" else None
+        self.critic = Critic(model_path, config, self.ranks, self.device) if config.has_critic else None
         rates = config.optimizer
         self.optimizer = torch.optim.AdamW(
             trained_parameters(self.model).values(), lr=rates.lr, betas=BETAS, weight_decay=rates.weight_decay
@@ -155,7 +154,7 @@ class Policy:
         if config.kl.kind == "reward":
             assert start_logprobs is not None
             assert reference_logprobs is not None
-            in_reward = config.advantage.kind == "gae"
+            in_reward = self.critic is not None
             changed = with_kl_penalty(changed, start_logprobs, reference_logprobs, config.kl, in_reward=in_reward)
         if self.critic is not None:
             estimates = self.critic.advantages_and_returns(changed)
@@ -205,15 +204,14 @@ class Policy:
 
         `first`: no optimizer step was taken yet.
         """
-        objective = self.config.objective
-        if objective.kind != "m2po":
+        if self.config.objective.kind != "m2po":
             return [None] * len(prepared)
         log_ratios = [
             (one.start_logprobs if first and one.start_logprobs is not None else self.logprobs(one.pack))
             - one.pack.behaviour_logprobs
             for one in prepared
         ]
-        cutoff = m2_cutoff(self.ranks.all_gather(torch.cat(log_ratios)), objective.threshold)
+        cutoff = m2_cutoff(self.ranks.all_gather(torch.cat(log_ratios)), M2PO_THRESHOLD)
         return [log_ratio.square() <= cutoff for log_ratio in log_ratios]
 
     def _loss(

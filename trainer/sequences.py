@@ -38,7 +38,7 @@ def training_sequences(episodes: Sequence[FinishedEpisode], config: TrainerConfi
         group = list(members)
         per_turn = group_advantages([e.record for e in group], [e.reward for e in group], config)
         for episode, own in zip(group, per_turn, strict=True):
-            kept_of = episode.id if has_figures(episode.id, config.token_figures_share) else -1
+            kept_of = episode.id if has_figures(episode.id) else -1
             trajectories = [path for path in episode.record.trajectories() if any(path.loss_mask)]
             sequences.append(
                 [
@@ -70,7 +70,7 @@ def _training_sequence(
     turn_index = np.array(path.turn_index, dtype=np.int64)
     per_token = np.array(per_turn, dtype=np.float32)[turn_index]
     rewards = np.zeros_like(per_token)
-    if config.advantage.kind == "gae":
+    if config.has_critic:
         last = np.append(turn_index[1:] != turn_index[:-1], True) & loss_mask
         rewards[last] = per_token[last]  # a turn is rewarded at its last token
     return TrainingSequence(

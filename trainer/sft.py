@@ -24,6 +24,7 @@ import torch.distributed as dist
 from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import RunConfig
+from agentrl.config.machine import cpu_threads
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TrainerError
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
@@ -71,9 +72,9 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         TrainerError: One of several ranks ended.
         KeyboardInterrupt: It was interrupted. The step that had begun is finished, and a checkpoint of it is there.
     """
-    if config.data.follows_rewards:
+    if config.data.order == "difficulty":
         raise ConfigError(
-            f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
+            f'`data.order` = "{config.data.order}" draws tasks by what came of episodes, and supervised training has none; use '
             '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
         )
     if config.trainer.roles:
@@ -133,7 +134,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks, interrupted: threading.Event) ->
     ]
     _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
     disable_progress_bar()
-    torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(cpu_threads(config, training=True))
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
     policy = Policy(Path(config.model.path), trainer, ranks)

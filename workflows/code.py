@@ -67,7 +67,7 @@ class ProgramTask(BaseModel):
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return why no sandbox can be had here: there is no backend, none that has the image, or too little memory for some task."""
         most = max(int((test.limits or {}).get("memory_mb", 1)) for task in tasks for test in task.code.tests)
-        spec = SandboxSpec(image=config.sandbox.image, runtime=config.sandbox.runtime)
+        spec = SandboxSpec(image=config.sandbox.image)
         try:
             await choose_backend(await load_backend(config.sandbox.backend), spec, backend_order(config))
             Limits(memory_mb=most).check_within(Limits(memory_mb=config.sandbox.memory_mb))

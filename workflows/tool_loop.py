@@ -8,7 +8,7 @@ A task is {"env": ID}, gymnasium's or `FILE.py:CLASS`, and, as needed,
 - "options" of `reset`: the whole task without it;
 - "seed": the group's without it; "attempt", for a start of its own in every attempt;
 - "max_turns", replies after which it is truncated;
-- "turn_rewards": true, which gives every reply the reward of its own step, for `trainer.advantage.turn_discount`.
+- "turn_rewards": true, which gives every reply the reward of its own step, for `trainer.advantage.discount`.
 
 A reply whose tool call could not be carried out is marked as failed (`trainer.turns.failed`).
 """

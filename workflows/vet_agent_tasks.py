@@ -28,21 +28,18 @@ def is_repository_task(task: Mapping[str, Any]) -> bool:
     return "harness" in task and "tests" in task
 
 
-async def vet_agent_task(
-    given: Mapping[str, Any], index: int = 0, *, image: str, runtime: str | None = None, runs: int = 5
-) -> TaskReport:
+async def vet_agent_task(given: Mapping[str, Any], index: int = 0, *, image: str, runs: int = 5) -> TaskReport:
     """Examine one task.
 
     Args:
         given: As `harbor:DIR` or `swe:ROWS` give it.
         index: Its index among the tasks.
         image: That of a task that names none.
-        runtime: The OCI runtime of the engine.
         runs: How often the reference solution is tried, to see whether it always passes.
     """
 
     def open_(spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
-        return open_container(replace(spec, image=spec.image or image, runtime=runtime))
+        return open_container(replace(spec, image=spec.image or image))
 
     report = TaskReport(index=index, name=one_line(given.get("name") or index, 60), rewards={}, tests=1)
     if (why := given.get(UNUSABLE)) is not None:

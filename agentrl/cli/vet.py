@@ -127,7 +127,7 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
 
     sandbox = config.sandbox
     limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
-    spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
+    spec = SandboxSpec(image=sandbox.image, limits=limits)
     for_agents = {is_task_folder(task) or is_repository_task(task) for task in tasks}
     if len(for_agents) > 1:
         raise ConfigError(
@@ -136,7 +136,7 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
 
     async def examine_all(on_report: Callable[[TaskReport], None]) -> list[TaskReport]:
         if True in for_agents:
-            agent = partial(vet_agent_task, image=sandbox.image, runtime=sandbox.runtime, runs=runs)
+            agent = partial(vet_agent_task, image=sandbox.image, runs=runs)
             return await each_task(
                 tasks, lambda index, task: agent(task, index), at_once=default_size(), on_report=on_report
             )

@@ -1,7 +1,7 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
-from agentrl.config.data import DataConfig, DifficultyOrder, TaskSource
-from agentrl.config.load import config_fields, config_keys, load_config
+from agentrl.config.data import DataConfig, TaskSource
+from agentrl.config.load import config_fields, load_config
 from agentrl.config.run import (
     ClusterConfig,
     EngineConfig,
@@ -18,7 +18,6 @@ from agentrl.config.trainer import TrainerConfig
 __all__ = [
     "ClusterConfig",
     "DataConfig",
-    "DifficultyOrder",
     "EngineConfig",
     "EvalConfig",
     "ModelConfig",
@@ -30,6 +29,5 @@ __all__ = [
     "TrackingConfig",
     "TrainerConfig",
     "config_fields",
-    "config_keys",
     "load_config",
 ]

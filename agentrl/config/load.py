@@ -27,11 +27,6 @@ def config_fields() -> Iterator[Key]:
     return keys_of((RunConfig,), documentation="The run.")
 
 
-def config_keys() -> Iterator[str]:
-    """Yield every dotted key."""
-    return (key.name for key in config_fields())
-
-
 def load_config(
     files: Path | Sequence[Path] = (), overrides: Mapping[str, Any] | None = None, **values: Any
 ) -> RunConfig:
@@ -97,7 +92,7 @@ def config_of(
         return RunConfig.model_validate(merged)
     except ValidationError as error:
         said = [problem_text(problem, RunConfig) for problem in error.errors()]
-        raise ConfigError("; ".join((places or {}).get(key, "") + text for key, text in said)) from None
+        raise ConfigError("; ".join(_place(key, places or {}) + text for key, text in said)) from None
 
 
 def read_value(text: str, hint: Any = None) -> Any:
@@ -110,11 +105,19 @@ def read_value(text: str, hint: Any = None) -> Any:
     return text if holds_text and not isinstance(value, str) else value
 
 
+def _place(key: str, places: Mapping[str, str]) -> str:
+    """Return where a key was written, or else the table that it is in. Items of a list of tables are not told apart."""
+    key = re.sub(r"\.\d+\b", "", key)
+    while key and key not in places:
+        key = key.rpartition(".")[0]
+    return places.get(key, "")
+
+
 def _lines_of(text: str) -> Iterator[tuple[str, int]]:
     """Yield the dotted tables and keys of a TOML file, each with its line, as far as they begin one."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[([\w.-]+)\]", line):
+        if header := re.match(r"\s*\[+([\w.-]+)\]", line):
             table = f"{header[1]}."
             yield header[1], number
         elif key := re.match(r"\s*([\w.-]+)\s*=", line):

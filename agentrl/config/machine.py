@@ -1,4 +1,4 @@
-"""Sizes of a run that the machine decides, where the user did not: device, precision, engine, threads, concurrency.
+"""Sizes of a run that the machine decides, where the user did not: engine, precision, concurrency, threads.
 
 facts about the machine ─► values of the keys that are not set ─► one line, and config.json, so that a run which is resumed has the same
 """
@@ -65,25 +65,38 @@ def sized(config: RunConfig, machine: Machine, *, training: bool) -> tuple[RunCo
     if not config.engine.urls:
         sglang = machine.gpus > 0 and (machine.sglang or bool(config.engine.python))
         choose("engine", kind="sglang" if sglang else "embedded")
-    embedded = config.engine.kind == "embedded" and not config.engine.urls
     if machine.gpus and config.engine.kind == "sglang" and not config.engine.urls:
         flags = {name.replace("_", "-"): value for name, value in config.engine.flags.items()}
         if not flags.keys() & {"tp", "tp-size", "tensor-parallel-size"}:
-            choose("engine", servers=max(1, machine.gpus // (config.engine.gpus_per_server or 1)))
-            choose("engine", gpus_per_server=max(1, machine.gpus // config.engine.servers))
+            choose("engine", servers=machine.gpus)
         if training and "mem-fraction-static" not in flags:
             added = {**config.engine.flags, "mem-fraction-static": STATIC_MEMORY_SHARE}
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"flags": added})})
             chosen["engine.flags.mem-fraction-static"] = STATIC_MEMORY_SHARE
         startable = config.rollout.batch_size * (config.rollout.max_staleness + 1) if training else REPLIES_PER_GPU
         choose("rollout", max_concurrent=min(REPLIES_PER_GPU * config.engine.servers, startable))
-    threads = (machine.cores - 1) // (2 if training and embedded else 1)  # one core is the run's own
-    if embedded:
-        choose("engine", threads=max(1, threads // config.engine.servers))
     if training:
-        choose("trainer", device="cuda" if machine.gpus else "cpu")
-        on_gpu = config.trainer.device == "cuda" or (config.trainer.device == "auto" and machine.gpus)
-        choose("trainer", precision="mixed" if on_gpu else "float32")
-        choose("trainer", threads=max(1, threads // config.trainer.ranks))
+        choose("trainer", precision="mixed" if machine.gpus else "float32")
     words = ", ".join(f"{name} = {value}" for name, value in chosen.items())
     return config, f"chosen for this machine ({machine.cores} cores, {machine.gpus} GPUs): {words}" if words else ""
+
+
+def cpu_threads(config: RunConfig, *, training: bool) -> int:
+    """Return the CPU threads of each server that computes on this machine's CPU, and of each rank of the trainer: their share of the cores.
+
+    On a cluster it is 1: its scheduler gives out the cores.
+    """
+    engine = config.engine
+    on_cpu = not engine.urls and (engine.kind == "embedded" or engine.flags.get("device") == "cpu")
+    processes = on_cpu * engine.servers + training * config.trainer.ranks
+    if config.cluster.address or not processes:
+        return 1
+    return max(1, (len(os.sched_getaffinity(0)) - 1) // processes)  # one core is the run's own
+
+
+def gpus_of_server(index: int, servers: int) -> str:
+    """Return what CUDA_VISIBLE_DEVICES is for a server, so that all have as many of this machine's GPUs; "" where there are too few."""
+    count, visible = this_machine().gpus, os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(gpu) for gpu in range(count)]
+    share = count // servers
+    return ",".join(devices[index * share : (index + 1) * share])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.data import DataConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, problem_text
-from agentrl.config.trainer import GroupAdvantage, TrainerConfig, is_role
+from agentrl.config.trainer import GroupAdvantage, TrainerConfig
 from agentrl.errors import ConfigError, UsageError, one_line
 
 
@@ -35,10 +34,8 @@ class RolloutConfig(Section):
     """Episodes of one task that are compared with each other."""
     max_staleness: NotNegative = 2
     """η: how many versions behind the trainer an episode may start; 0 is synchronous training."""
-    order: Literal["fifo", "window", "greedy"] = "window"
-    """Which finished groups a batch takes: the oldest, the oldest within a window, or whatever is finished."""
     window: Positive | None = None
-    """W: groups in the window of order = "window". Default: the groups of one batch."""
+    """W: a batch takes finished groups among the W oldest; 1: in the order in which they started. Default: the groups of one batch."""
     max_concurrent: Positive = 64
     """Episodes that run at the same time, at most. Not set: more with SGLang on GPUs."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
@@ -62,9 +59,6 @@ class RolloutConfig(Section):
     on all the same, until one differs: the run goes on to its end."""
     workers: NotNegative = 0
     """Processes that run the workflows; 0: they run in the main process, where a breakpoint works. On a cluster at least 1."""
-    hang_timeout_s: Seconds = 30
-    """How long a line of a workflow may block the event loop. Then its episode fails; with `workers`, its worker is killed, whose
-    episodes go on elsewhere from their log."""
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> RolloutConfig:
@@ -78,8 +72,6 @@ class RolloutConfig(Section):
             raise ValueError(
                 f'trajectories = "{self.trajectories}" is none of "main", "all" and FILE_OR_MODULE:NAME of a function; use one'
             )
-        if self.window is not None and self.order != "window":
-            raise ValueError(f'window = {self.window} needs order = "window", not "{self.order}"')
         return self
 
     @property
@@ -94,32 +86,23 @@ class EngineConfig(Section):
     kind: Literal["embedded", "sglang"] = "embedded"
     """Which servers are started: the embedded one, or SGLang. Not set: SGLang where it and a GPU are. `--engine sglang` is short for it."""
     servers: Positive = 1
-    """How many servers are started. Not set: of SGLang, one a GPU."""
+    """How many servers are started, which share this machine's GPUs evenly. Not set: of SGLang, one a GPU."""
     urls: list[str] = Field(default_factory=list)
     """Servers that serve the model already and are used instead; trainer and servers then share a file system."""
     python: str = ""
     """Interpreter of the environment that SGLang is installed in. Default: this one."""
-    gpus_per_server: NotNegative = 0
-    """GPUs that each started SGLang server sees, in order; 0: all servers see all of them."""
     flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Flags of `sglang.launch_server`, passed through: `--engine.flags.mem-fraction-static 0.8`, or `true` for a switch."""
+    """Flags of `sglang.launch_server`, passed through: `--engine.flags.mem-fraction-static 0.8`, or `true` for a switch. The embedded
+    server has `max-total-tokens`, its KV cache (65,536 tokens)."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """How a weight update interrupts replies in flight."""
     transfer: Literal["disk", "broadcast"] = "disk"
     """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
-    request_timeout_s: Seconds = 600
-    """Bound of one reply."""
-    start_timeout_s: Seconds = 300
-    """Bound of starting a server."""
-    threads: Positive = 1
-    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`. Not set: its share of the cores."""
-    max_total_tokens: Positive = 65_536
-    """KV cache of an embedded server, in tokens."""
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> EngineConfig:
-        if self.flags and (self.kind != "sglang" or self.urls):
-            raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
+        if self.flags and self.urls:
+            raise ValueError("flags go to servers that are started, and urls names others; leave one of them out")
         if self.transfer == "broadcast" and self.kind == "embedded" and not self.urls:
             raise ValueError('transfer = "broadcast" needs SGLang servers: kind = "sglang", or urls')
         own = {"model-path", "model", "host", "port"} & {name.replace("_", "-") for name in self.flags}
@@ -141,19 +124,6 @@ class ClusterConfig(Section):
     """Ray's options of a rank of the trainer. Default: ranks are no actors, they run where the run is started."""
 
 
-ROLE_PREFIX = "role:"
-"""What stands before the name of a role in `proxy.model_names`."""
-
-
-def _check_meaning(meaning: str) -> str:
-    is_model = bool(meaning) and not meaning.startswith(ROLE_PREFIX)
-    if not is_model and not is_role(meaning.removeprefix(ROLE_PREFIX)):
-        raise ValueError(
-            f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
-        )
-    return meaning
-
-
 class ProxyConfig(Section):
     """The server that agents talk to."""
 
@@ -161,13 +131,6 @@ class ProxyConfig(Section):
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one. With `rollout.workers`, whose proxies are on free ones, it is that of `/metrics` alone, and 0: none."""
-    model_names: dict[str, Annotated[str, AfterValidator(_check_meaning)]] | None = None
-    """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
-    in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.
-    Default: any name is answered."""
-    session_idle_timeout_s: Seconds | None = None
-    """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
-    lives as long as the episode."""
 
 
 class SandboxConfig(Section):
@@ -178,8 +141,6 @@ class SandboxConfig(Section):
     with the embedded engine, Docker with SGLang, and the other where that does not work."""
     image: str = "agentrl/sandbox"
     """Docker image, where the workflow does not say. The default one is built when it is missing."""
-    runtime: str | None = None
-    """OCI runtime of Docker, such as `runsc`."""
     memory_mb: Positive = 512
     """Memory of a sandbox. A test's own limit may be less, never more."""
 
@@ -204,8 +165,6 @@ class TrackingConfig(Section):
 
     trackers: list[str] = Field(default_factory=list)
     """Any of tensorboard, wandb, mlflow and trackio, and FILE_OR_MODULE:NAME of classes of your own (docs/trackers.md)."""
-    project: str = "agentrl"
-    """Project, or experiment, that the run belongs to there."""
 
 
 class RunConfig(Section):
@@ -248,29 +207,9 @@ class RunConfig(Section):
             raise ValueError(
                 '`engine.transfer` = "broadcast" sends neither the adapter of `trainer.lora` nor weights to the nodes of a cluster; use "disk"'
             )
-        check_roles(self.trainer.roles, self.proxy)
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
         return self
-
-
-def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
-    """Check that calls can be those of the roles that have adapters of their own, and of no others.
-
-    Args:
-        roles: `trainer.lora.roles`, or those whose adapters a checkpoint holds.
-        proxy: What maps names to roles.
-
-    Raises:
-        ValueError: They cannot.
-    """
-    for name, meaning in (proxy.model_names or {}).items():
-        role = meaning.removeprefix(ROLE_PREFIX)
-        if roles and role != meaning and role not in roles:
-            raise ValueError(
-                f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
-                f"{list(roles)}; name it there too: it gets an adapter of its own"
-            )
 
 
 def check_training(config: RunConfig) -> None:
@@ -281,7 +220,7 @@ def check_training(config: RunConfig) -> None:
     """
     rollout, trainer = config.rollout, config.trainer
     compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
-    discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.turn_discount
+    discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.discount
     if rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
         raise ConfigError(
             f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -47,7 +47,11 @@ def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
     """Return the section that a field holds, those of its kinds in turn, or nothing where it holds a value."""
     if typing.get_origin(field.annotation) is list:
         return ()  # a list of sections is a value, which later sources replace as a whole
-    held = typing.get_args(field.annotation) or (field.annotation,)
+    return _sections_in(field.annotation)
+
+
+def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
+    held = typing.get_args(annotation) or (annotation,)
     return tuple(one for one in held if isinstance(one, type) and issubclass(one, Section))
 
 
@@ -132,38 +136,46 @@ def _key(prefix: str, name: str, found: Sequence[tuple[type[Section], FieldInfo]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted name that is most like another as a whole, or else by its last word; None: none is."""
-    known = list(known)
-    last_words = {one.rpartition(".")[2]: one for one in reversed(known)}
-    near = difflib.get_close_matches(name, known, 1, 0.8)
-    near += [last_words[word] for word in difflib.get_close_matches(name.rpartition(".")[2], last_words, 1, 0.8)]
-    return near[0] if near else None
+    """Return the known dotted name whose last word is most like that of another, and of those the likest as a whole; None: none is."""
+    last_words = {one: one.rpartition(".")[2] for one in known}
+    near = difflib.get_close_matches(name.rpartition(".")[2], set(last_words.values()), 1, 0.8)
+    return next(
+        iter(difflib.get_close_matches(name, [one for one, word in last_words.items() if word in near], 1, 0)), None
+    )
 
 
 def problem_text(problem: ErrorDetails, root: type[Section]) -> tuple[str, str]:
-    """Return the dotted key that something is wrong with, and a sentence: the key, its value, and what pydantic says of them.
+    """Return the dotted key that something is wrong with, and a sentence: the key, its value, and what is wrong.
 
     Args:
         problem: One of the errors of pydantic's ValidationError.
         root: What was checked.
     """
     parts: list[str] = []
+    beside: tuple[type[Section], ...] = ()
     sections: tuple[type[Section], ...] = (root,)
     for part in map(str, problem["loc"]):
         if len(sections) > 1:  # after a section that has kinds, pydantic names the kind
             sections = tuple(one for one in sections if part in section_kinds(one))
             continue
         parts.append(part)
-        field = sections[0].model_fields.get(part) if sections else None
-        sections = sections_of(field) if field else ()
+        if not part.isdecimal():  # the number of an item in a list of sections
+            beside = sections
+            field = sections[0].model_fields.get(part) if sections else None
+            sections = _sections_in(field.annotation) if field else ()
     key, value = ".".join(parts), problem["input"]
     shown = "" if isinstance(value, dict) else f" = {one_line(without_secrets(json.dumps(value, default=str)), 100)}"
     said = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        known = {known.name: known for known in keys_of((root,))}
-        if key in known:
-            said += f"; it is a key of {', '.join(known[key].kinds)}"
-        else:
-            near = nearest(key, known)
-            said += f"; did you mean {near}?" if near else "; `agentrl config` shows all keys"
+        said = "unknown key; " + _remedy(key, beside, {known.name: known for known in keys_of((root,))})
     return key, f"{key}{shown}: {said}" if key else said
+
+
+def _remedy(key: str, beside: Sequence[type[Section]], known: Mapping[str, Key]) -> str:
+    """Return what to write in place of an unknown key. `beside`: the section that it is in, or its kinds."""
+    if key in known:
+        return f"it is one of {', '.join(known[key].kinds)}"
+    section = key.rpartition(".")[0]
+    siblings = [f"{section}.{name}".lstrip(".") for one in beside for name in one.model_fields]
+    near = nearest(key, [*known, *(name.rpartition(".")[0] for name in known), *siblings])
+    return f"did you mean {near}?" if near else "`agentrl config` shows all keys"

@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share
+from agentrl.config.section import NotNegative, Positive, Seconds, Section
 
 PUBLISHED_VERSIONS_KEPT = 8
 """Versions of the weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
 MAX_ROLE_CHARACTERS = 64
+TURN_PENALTY = 1.0
+"""What is taken off the advantage, or under a critic the reward, of a turn that is penalised."""
 Coefficient = Annotated[float, Field(gt=0)]
 ClipLow = Annotated[float, Field(gt=0, lt=1)]
-ClipHigh = Annotated[float, Field(gt=0)]
 
 
 class RatioObjective(Section):
@@ -23,77 +24,51 @@ class RatioObjective(Section):
     """Where log p comes from: a forward pass at the start of the step, or between log b and log θ by the token's age."""
 
 
-class PpoObjective(RatioObjective):
+class ClippedObjective(RatioObjective):
+    """An objective that bounds the ratio."""
+
+    clip_low: ClipLow = 0.2
+    """ε: the ratio is clipped below 1 − ε."""
+    clip_high: Coefficient = 0.28
+    """ε': the ratio is clipped above 1 + ε'."""
+
+
+class PpoObjective(ClippedObjective):
     """Decoupled PPO."""
 
     kind: Literal["ppo"] = "ppo"
-    clip_low: ClipLow = 0.2
-    """ε: the ratio is clipped below 1 − ε."""
-    clip_high: ClipHigh = 0.28
-    """ε': the ratio is clipped above 1 + ε'."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """c: where the advantage is negative, the objective is never below c times it."""
 
 
-class GspoObjective(RatioObjective):
+class GspoObjective(ClippedObjective):
     """PPO's clip on the ratio of the sequence."""
 
     kind: Literal["gspo"] = "gspo"
     clip_low: ClipLow = 3e-4
-    """ε: the ratio is clipped below 1 − ε."""
-    clip_high: ClipHigh = 4e-4
-    """ε': the ratio is clipped above 1 + ε'."""
+    clip_high: Coefficient = 4e-4
 
 
-class CispoObjective(RatioObjective):
+class CispoObjective(ClippedObjective):
     """A clipped weight on log θ."""
 
     kind: Literal["cispo"] = "cispo"
-    clip_low: ClipLow = 0.2
-    """ε: the ratio is clipped below 1 − ε."""
-    clip_high: ClipHigh = 0.28
-    """ε': the ratio is clipped above 1 + ε'."""
 
 
-class SapoObjective(RatioObjective):
-    """A soft gate in place of the clip."""
+class UnclippedObjective(RatioObjective):
+    """SAPO's soft gate in place of the clip, or REINFORCE: no bound."""
 
-    kind: Literal["sapo"] = "sapo"
-    tau_positive: Coefficient = 1.0
-    """τ where the advantage is positive."""
-    tau_negative: Coefficient = 1.05
-    """τ where it is not."""
+    kind: Literal["sapo", "reinforce"] = "sapo"
 
 
-class ReinforceObjective(RatioObjective):
-    """REINFORCE: no bound."""
+class DirectObjective(Section):
+    """Without a proximal policy: M2PO, which holds θ to b itself, or the likelihood, for supervised learning."""
 
-    kind: Literal["reinforce"] = "reinforce"
-
-
-class M2poObjective(Section):
-    """θ is held to b itself."""
-
-    kind: Literal["m2po"] = "m2po"
-    threshold: Coefficient = 0.04
-    """τ: bound of the mean of (log θ/b)²."""
-
-
-class LikelihoodObjective(Section):
-    """Supervised learning: no ratio."""
-
-    kind: Literal["likelihood"] = "likelihood"
+    kind: Literal["m2po", "likelihood"] = "m2po"
 
 
 Objective = Annotated[
-    PpoObjective
-    | GspoObjective
-    | CispoObjective
-    | SapoObjective
-    | M2poObjective
-    | ReinforceObjective
-    | LikelihoodObjective,
-    Field(discriminator="kind"),
+    PpoObjective | GspoObjective | CispoObjective | UnclippedObjective | DirectObjective, Field(discriminator="kind")
 ]
 
 
@@ -124,16 +99,10 @@ class NoImportance(Section):
 Importance = Annotated[TruncatedImportance | MaskedImportance | NoImportance, Field(discriminator="kind")]
 
 
-class TokenMean(Section):
-    """A mean over all tokens of the minibatch."""
+class LengthMean(Section):
+    """A mean over all tokens of the minibatch, or over the tokens of each sequence, and then over the sequences."""
 
-    kind: Literal["token"] = "token"
-
-
-class SequenceMean(Section):
-    """A mean over the tokens of each sequence, and then over the sequences."""
-
-    kind: Literal["sequence"] = "sequence"
+    kind: Literal["token", "sequence"] = "token"
 
 
 class ConstantLength(Section):
@@ -144,7 +113,7 @@ class ConstantLength(Section):
     """L: the length that every sequence counts as having."""
 
 
-LossAggregation = Annotated[TokenMean | SequenceMean | ConstantLength, Field(discriminator="kind")]
+LossAggregation = Annotated[LengthMean | ConstantLength, Field(discriminator="kind")]
 
 
 class NoKl(Section):
@@ -153,48 +122,34 @@ class NoKl(Section):
     kind: Literal["none"] = "none"
 
 
-class KlLoss(Section):
-    """The divergence to the reference is added to the loss."""
+class KlPenalty(Section):
+    """The divergence to the reference is added to the loss (as k3, or k2), or taken off the reward."""
 
-    kind: Literal["loss"] = "loss"
+    kind: Literal["loss", "loss_k2", "reward"] = "loss"
     coef: Coefficient
     """β: weight of the KL divergence to the reference."""
-    estimator: Literal["k2", "k3"] = "k3"
-    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
 
 
-class KlReward(Section):
-    """The divergence to the reference is taken off the reward."""
-
-    kind: Literal["reward"] = "reward"
-    coef: Coefficient
-    """β: weight of the KL divergence to the reference."""
-    estimator: Literal["k1"] = "k1"
-    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
-
-
-Kl = Annotated[NoKl | KlLoss | KlReward, Field(discriminator="kind")]
+Kl = Annotated[NoKl | KlPenalty, Field(discriminator="kind")]
 
 
 class GroupAdvantage(Section):
     """An episode is compared with the others of its group, or of its batch."""
 
     kind: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
-    turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
+    discount: Annotated[float, Field(ge=0, le=1)] | None = None
     """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
-    worth its own reward, or else its role's, or else the episode's."""
+    worth its own reward, or else its role's, or else the episode's; with a critic, 1: what the next step's value counts."""
 
 
 class GaeAdvantage(Section):
-    """A critic says what was to be expected."""
+    """A critic says what was to be expected: of each token, or of each turn."""
 
-    kind: Literal["gae"] = "gae"
+    kind: Literal["gae", "turn_gae"] = "gae"
     discount: Annotated[float, Field(gt=0, le=1)] = 1.0
     """γ: what the next step's value counts."""
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """λ: between one step's estimate (0) and the whole return (1)."""
-    unit: Literal["token", "turn"] = "token"
-    """What a step of the critic is."""
     critic_lr: Annotated[float, Field(gt=0)] = 2e-5
     """Learning rate of the critic."""
 
@@ -206,30 +161,12 @@ class TurnsConfig(Section):
     """Turns that did not end as they should, or were not sampled as the policy samples."""
 
     truncated: Literal["train", "mask", "penalise"] = "train"
-    """What happens to replies that were cut off for their length."""
+    """What happens to replies that were cut off for their length; penalise: they pay for it (docs/credit.md)."""
     failed: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that the workflow marked as failed."""
     altered_sampling: Literal["mask", "train"] = "mask"
     """What happens to replies whose tokens come from another distribution than softmax(logits / temperature): those sampled with temperature 0,
     top_p below 1, top_k, min_p, a penalty, logit_bias or a JSON format."""
-    penalty: Annotated[float, Field(ge=0)] = 1.0
-    """What is taken off the advantage of a reply that is penalised; under advantage "gae", off its reward. docs/credit.md says when
-    a group with equal rewards is dropped all the same."""
-
-
-class Overlong(Section):
-    """DAPO's soft punishment of long replies. Left out: none."""
-
-    tokens: Positive
-    """L: an episode whose longest reply has L tokens or more loses 1 of its reward."""
-    margin: Positive
-    """The punishment rises from 0 over the last so many tokens before L."""
-
-    @model_validator(mode="after")
-    def _check_keys_together(self) -> Overlong:
-        if self.margin > self.tokens:
-            raise ValueError(f"margin = {self.margin} is more than tokens = {self.tokens}; lower it")
-        return self
 
 
 def is_role(name: str) -> bool:
@@ -303,20 +240,14 @@ class TrainerConfig(Section):
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """c: the entropy of every trained token's distribution is rewarded so much."""
-    token_figures_share: Share = 0.05
-    """Share of the episodes of whose tokens log p, entropy and advantage are kept in the store: 12 bytes a token. 0: of none."""
     ranks: Positive = 1
-    """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the trainer computes. auto: a GPU, where torch sees one."""
+    """Processes that share the model (FSDP2) and every minibatch, on this machine; where torch sees GPUs, one each."""
     precision: Literal["float32", "mixed"] = "float32"
     """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights. Not set: mixed on a GPU."""
     offload: bool = False
     """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
     recompute_activations: bool = False
     """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
-    threads: Positive = 1
-    """CPU threads of the trainer. Not set: its share of the cores."""
     step_timeout_s: Seconds = 3600
     """Bound of one training step."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -324,17 +255,24 @@ class TrainerConfig(Section):
     """What is maximised: docs/objectives.md."""
     importance: Importance = TruncatedImportance()
     """The weight p/b, which corrects for stale and mismatched sampling."""
-    loss_aggregation: LossAggregation = TokenMean()
+    loss_aggregation: LossAggregation = LengthMean()
     """What the loss is a mean over."""
     advantage: Advantage = GroupAdvantage()
-    """How rewards become advantages; gae: with a critic."""
+    """How rewards become advantages; gae and turn_gae: with a critic."""
     turns: TurnsConfig = TurnsConfig()
-    overlong: Overlong | None = None
+    overlong_tokens: Positive | None = None
+    """L: DAPO's soft punishment of long replies: an episode loses 1 of its reward where its longest reply has L tokens or more, and less in
+    the last fifth before. Default: none."""
     kl: Kl = NoKl()
     """Whether the policy is held to the model that it started from: in the loss, or in the reward."""
     teacher: TeacherConfig | None = None
     lora: LoraConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic says what was to be expected."""
+        return isinstance(self.advantage, GaeAdvantage)
 
     @property
     def roles(self) -> list[str]:
@@ -343,7 +281,7 @@ class TrainerConfig(Section):
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> TrainerConfig:
-        if self.objective.kind in ("m2po", "likelihood") and self.importance.kind != "none":
+        if isinstance(self.objective, DirectObjective) and self.importance.kind != "none":
             raise ValueError(
                 f'objective.kind = "{self.objective.kind}" has no proximal policy p, so there is no weight p/b, and '
                 f'importance.kind = "{self.importance.kind}" would count for nothing; use importance.kind = "none"'

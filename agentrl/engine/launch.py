@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 
 from agentrl.config import EngineConfig
+from agentrl.config.machine import gpus_of_server
 from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.model_facts import vocabulary_of
@@ -31,9 +32,12 @@ from agentrl.system.this_process import raise_file_limit
 
 log = logging.getLogger(__name__)
 
+START_TIMEOUT_S = 1800.0
+"""How long a server may load a model; one whose process ends is noticed at once."""
+
 
 def check_engine(config: EngineConfig) -> None:
-    """Check that what servers run on is installed, where they are to be started.
+    """Check that what servers run on is installed, where they are to be started, and has their flags.
 
     Raises:
         ConfigError: It is not.
@@ -42,6 +46,10 @@ def check_engine(config: EngineConfig) -> None:
         return
     if config.kind != "sglang":
         check_extra("train", '`engine.kind` = "embedded"')
+        if other := [name for name in config.flags if name.replace("_", "-") != "max-total-tokens"]:
+            raise ConfigError(
+                f'`engine.flags.{other[0]}` is no flag of the embedded server; use `engine.kind` = "sglang"'
+            )
         return
     python = _python_of(config, sys.executable)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
@@ -73,6 +81,7 @@ class LocalServer:
     seed: int
     lora_rank: int | None = None
     adapters: int = 1
+    threads: int = 1
     open_host: OpenHost = on_this_machine
     _host: Host = field(default_factory=Host)
     _port: int = 0
@@ -97,22 +106,21 @@ class LocalServer:
             model_path = Path(self.model_path) if host.scratch is None else await host.bring(Path(self.model_path))
             if host.scratch is not None or not self._port:
                 self._port = await host.free_port()
+            environment = None
             if config.kind == "sglang":
                 # SGLang leaves sockets and more behind in the temporary directory.
                 own = await self._process.enter_async_context(scratch_directory("agentrl-engine-"))
-                command, environment = self.sglang_command(model_path), self._environment(host.scratch or Path(own))
-            else:
-                command, environment = self._embedded_command(model_path), None
+                environment = await in_thread(self._environment, host.scratch or Path(own))
             child = self._child = await self._process.enter_async_context(
-                host.child_process(name, command, log=self.log, error=EngineError, env=environment)
+                host.child_process(name, self.command(model_path), log=self.log, error=EngineError, env=environment)
             )
-            with anyio.move_on_after(config.start_timeout_s):
-                while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
+            with anyio.move_on_after(START_TIMEOUT_S):
+                while not (await child.read_line(START_TIMEOUT_S)).startswith("listening on "):
                     pass
                 return
         except ClusterError as error:
             raise EngineError(str(error)) from error
-        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
+        raise EngineError(f"{self.url} did not start within {START_TIMEOUT_S:g} s; its log is {self.log}")
 
     async def restart(self) -> None:
         """Start it again, and log how it ended. Raises as `start` does."""
@@ -148,38 +156,27 @@ class LocalServer:
             with anyio.CancelScope(shield=True), suppress(ClusterError):  # a machine that is gone keeps nothing
                 await host.remove(there)
 
-    def _embedded_command(self, model_path: Path) -> list[str]:
-        config = self.config
-        return [
-            self._host.python,
-            "-m",
-            "agentrl.engine.embedded",
-            f"--model-path={model_path}",
-            f"--host={self._host.address}",
-            f"--port={self._port}",
-            f"--threads={config.threads}",
-            f"--max-total-tokens={config.max_total_tokens}",
-            f"--random-seed={self.seed + self.index}",
-            "--exit-with-stdin",
-        ]
-
-    def sglang_command(self, model_path: Path) -> list[str]:
-        """Return the command of an SGLang server of a model that is on its machine."""
+    def command(self, model_path: Path) -> list[str]:
+        """Return the command of a server of a model that is on its machine."""
+        host, config = self._host, self.config
         flags: dict[str, bool | int | float | str] = {
             "model-path": str(model_path),
-            "host": self._host.address,
+            "host": host.address,
             "port": self._port,
-            # Partial replies then cost a server what their new tokens cost, however long they are.
-            "incremental-streaming-output": True,
-            "weight-version": "0",
             "random-seed": self.seed + self.index,
         }
-        if self.lora_rank:
-            # Room for the adapters of now, and, until their last replies are handed back, for those before.
-            flags |= {"enable-lora": True, "max-lora-rank": self.lora_rank, "lora-target-modules": "all"}
-            flags |= {"max-loras-per-batch": 2 * self.adapters, "max-loaded-loras": 4 * self.adapters}
-        flags |= {name.replace("_", "-"): value for name, value in self.config.flags.items()}
-        command = [_python_of(self.config, self._host.python), str(self._host.package / "engine" / "serve_sglang.py")]
+        if config.kind == "embedded":
+            command = [host.python, "-m", "agentrl.engine.embedded"]
+            flags |= {"threads": self.threads, "exit-with-stdin": True}
+        else:
+            command = [_python_of(config, host.python), str(host.package / "engine" / "serve_sglang.py")]
+            # Partial replies then cost a server what their new tokens cost, however long they are.
+            flags |= {"incremental-streaming-output": True, "weight-version": "0"}
+            if self.lora_rank:
+                # Room for the adapters of now, and, until their last replies are handed back, for those before.
+                flags |= {"enable-lora": True, "max-lora-rank": self.lora_rank, "lora-target-modules": "all"}
+                flags |= {"max-loras-per-batch": 2 * self.adapters, "max-loaded-loras": 4 * self.adapters}
+        flags |= {name.replace("_", "-"): value for name, value in config.flags.items()}
         for name, value in flags.items():
             if value is not False:
                 command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
@@ -189,15 +186,12 @@ class LocalServer:
         environment = {**os.environ, "TMPDIR": str(scratch)}
         if self.config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
-            environment["OMP_NUM_THREADS"] = str(self.config.threads)
+            environment["OMP_NUM_THREADS"] = str(self.threads)
             # What SGLang compiles there takes longer than it saves: the first reply held to a grammar waited 10 s for it.
             environment.setdefault("TORCHDYNAMO_DISABLE", "1")
         # Elsewhere the scheduler gives each server its own.
-        if self.config.gpus_per_server and self._host.scratch is None:
-            first = self.index * self.config.gpus_per_server
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            devices = visible.split(",") if visible else [str(n) for n in range(first + self.config.gpus_per_server)]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[first : first + self.config.gpus_per_server])
+        if self._host.scratch is None and (gpus := gpus_of_server(self.index, self.config.servers)):
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
         return environment
 
 
@@ -235,18 +229,19 @@ async def launch_engine(
     seed: int = 0,
     lora_rank: int | None = None,
     adapters: int = 1,
+    threads: int = 1,
+    reply_timeout_s: float = EngineLimits.request_timeout_s,
     open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[SGLangEngine]:
     """Open the engine that `config` describes, for the length of the context.
 
-    With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each runs on a machine that
-    `open_host` opens. Server 1, 2, ... log beside `log`.
+    With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each computes on so many CPU `threads`,
+    on a machine that `open_host` opens. A reply takes `reply_timeout_s` at most. Server 1, 2, ... log beside `log`.
     """
-    limits = EngineLimits(request_timeout_s=config.request_timeout_s)
     raise_file_limit()
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
     servers = [
-        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
+        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, threads, open_host)
         for index, path in enumerate([] if config.urls else logs)
     ]
 
@@ -263,7 +258,7 @@ async def launch_engine(
         async with sglang_engine(
             config.urls or list(by_url),
             pause_mode=config.pause_mode,
-            limits=limits,
+            limits=EngineLimits(request_timeout_s=reply_timeout_s),
             restart=restart if servers else None,
             transfer=(lambda url, directory: by_url[url].place(directory)) if servers else None,
             vocabulary=vocabulary,

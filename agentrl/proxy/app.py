@@ -28,7 +28,7 @@ from agentrl.proxy.completion_service import BYTES_PER_TOKEN, CompletionService,
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
 from agentrl.proxy.errors import ApiError, map_errors
 from agentrl.proxy.http_messages import Body, Response, is_retry, json_response, request_key
-from agentrl.proxy.model_names import model_list, one_model
+from agentrl.proxy.model_list import model_list, one_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole, Sessions
 from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
@@ -130,8 +130,7 @@ class Proxy(CompletionService):
 
     def _models(self, name: str | None) -> Json:
         if name is None:
-            return model_list(self.names.listed(), self.context_length)
-        self.names.check(name)
+            return model_list(self.model, self.context_length)
         return one_model(name, self.context_length)
 
     async def _count(self, read: Read, role: SessionRole, body: Body) -> int:
@@ -156,7 +155,7 @@ class Proxy(CompletionService):
 
     def _note_ignored(self, request: CompletionRequest) -> None:
         """Count what a client asks for and does not get; the log names each field once."""
-        names = [*request.ignored, *([] if self.names.known(request.model) else ["model"])]
+        names = [*request.ignored, *([] if request.model == self.model else ["model"])]
         new = [name for name in names if name not in self.ignored][: MAX_IGNORED - len(self.ignored)]
         self.ignored.update(name for name in names if name in self.ignored or name in new)
         if new:

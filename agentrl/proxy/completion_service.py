@@ -31,7 +31,6 @@ from agentrl.proxy.completion import (
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
 from agentrl.proxy.limits import ProxyLimits, check_choices, check_length, least_tokens
-from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 from agentrl.proxy.token_bytes import bytes_of_tokens, logprob_entries
@@ -68,7 +67,6 @@ class CompletionService:
     """How many it has had generated so far."""
 
     def __post_init__(self) -> None:
-        self.names = ModelNames(self.model, self.limits)
         self.threads = anyio.CapacityLimiter(self.limits.threads)
         self._bytes_of = bytes_of_tokens(self.chat_format.tokenizer)
 
@@ -83,7 +81,8 @@ class CompletionService:
         Raises:
             ApiError: the request cannot be answered.
         """
-        role, chat_format = self._role(role, request), self._template(request)
+        self._check_role(role)
+        chat_format = self._template(request)
         prompt = self._prompt(role.session, request, chat_format)
         sampling = self._sampling(role.session.defaults, request, len(prompt.input_ids))
         # Without the engine's bound: a request is known again by other servers, and by a replay, which has none.
@@ -100,21 +99,18 @@ class CompletionService:
             digest=digest,
         )
 
-    def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
-        """Return the role that a request is of, which has an adapter where others have.
+    def _check_role(self, role: SessionRole) -> None:
+        """Check that a call names a role, where roles have adapters.
 
         Raises:
-            ApiError: 404: the name of the model is not answered; 400: it names no role, and must.
+            ApiError: 400: it names none.
         """
-        self.names.check(request.model)
-        role = self.names.role(asking, request.model)
         if role.session.adapters and not role.name:
             message = (
                 f"the call names no role, and must be one of {role.session.known_roles()}; ask as a role: "
-                '`episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME.'
+                '`episode.role("NAME")`, or the key KEY.NAME.'
             )
             raise ApiError(400, message, param="model", code="invalid_role")
-        return role
 
     def _template(self, request: CompletionRequest) -> ChatFormat:
         try:

@@ -5,7 +5,7 @@ bytes of the body (`server.py`) ─► nesting of its JSON (`http_messages.py`) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,6 @@ class ProxyLimits:
     """A client that does not take an event, or the whole of a reply that is not streamed, within this is given up."""
     session_idle_timeout_s: float | None = None
     """A session that no request came for is closed after this; None: never."""
-    model_names: Mapping[str, str] | None = None
-    """`proxy.model_names`."""
 
 
 MAX_CHOICES = 1024

@@ -22,7 +22,6 @@ from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.errors import ApiError
 from agentrl.proxy.http_messages import Handle
 from agentrl.proxy.limits import ProxyLimits, too_large
-from agentrl.proxy.model_names import check_names
 
 log = logging.getLogger(__name__)
 # aiohttp logs heads that it cannot read, and they hold keys.
@@ -51,12 +50,8 @@ async def open_proxy(
     With `training` what it records is to be trained on, and images, which are not yet, are refused. With `adapters`, roles that have LoRA adapters
     of their own, calls of other roles are refused. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
-
-    Raises:
-        ConfigError: `proxy.model_names` maps a name to a model that is not served.
     """
     limits = limits or ProxyLimits()
-    check_names(model, limits.model_names)
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(
             engine=engine,

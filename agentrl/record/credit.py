@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from agentrl.config.trainer import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
+from agentrl.config.trainer import TURN_PENALTY, GaeAdvantage, GroupAdvantage, TrainerConfig, TurnsConfig
 from agentrl.record.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
@@ -144,22 +144,19 @@ def advantages_of(
     return [[(value - base) / scale for value in own] for own, base in zip(returns, baseline, strict=True)]
 
 
-def overlong_penalty(longest: int, overlong: Overlong | None) -> float:
+def overlong_penalty(longest: int, tokens: int | None) -> float:
     """Return what an episode loses for its longest reply: 0 up to L − m tokens, then rising to 1 at L.
 
-    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with L = `tokens` and m = `margin`.
+    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with the paper's m = L/5.
 
     Args:
         longest: Tokens of the longest reply.
-        overlong: L and m; None: nothing is lost.
+        tokens: L; None: nothing is lost.
 
     Returns:
         The penalty, in units of reward.
     """
-    if overlong is None:
-        return 0.0
-    over = longest - (overlong.tokens - overlong.margin)
-    return min(1.0, max(0.0, over / overlong.margin))
+    return min(1.0, max(0.0, 5 * longest / tokens - 4)) if tokens else 0.0
 
 
 def group_advantages(
@@ -178,10 +175,10 @@ def group_advantages(
     for record in records:
         mask_turns(record, config.turns)
     punished = [
-        reward - overlong_penalty(longest_reply(record), config.overlong)
+        reward - overlong_penalty(longest_reply(record), config.overlong_tokens)
         for record, reward in zip(records, rewards, strict=True)
     ]
-    if config.advantage.kind == "gae":
+    if isinstance(config.advantage, GaeAdvantage):
         return [turn_rewards(record, reward, config.turns) for record, reward in zip(records, punished, strict=True)]
     return turn_advantages(records, punished, config.advantage, config.turns)
 
@@ -199,7 +196,7 @@ def turn_advantages(
     A turn is compared with those of the same role in the group's episodes, its return with theirs: so each return is
     one of those that it is compared with. A turn of a conversation that is left out is compared with nothing, and nothing with it: its
     advantage is 0. A turn that was truncated or failed, where that is to be penalised, has
-    `turns.penalty` taken off.
+    `TURN_PENALTY` taken off.
 
     Args:
         records: [episode].
@@ -211,7 +208,7 @@ def turn_advantages(
         [episode][turn], turns in the order of `record.turns`.
     """
     returns = [
-        turn_returns(record, reward, how.turn_discount) for record, reward in zip(records, rewards, strict=True)
+        turn_returns(record, reward, how.discount) for record, reward in zip(records, rewards, strict=True)
     ]  # [episode][turn]
     advantages = [[0.0] * len(record.turns) for record in records]
     by_role: defaultdict[str, dict[int, list[int]]] = defaultdict(dict)  # [role][episode] its turns, by their numbers
@@ -221,7 +218,7 @@ def turn_advantages(
                 by_role[turn.role].setdefault(episode, []).append(index)
     for of_role in by_role.values():
         compared = [[returns[episode][index] for index in own] for episode, own in of_role.items()]
-        found = advantages_of(compared, how.kind, weigh_turns=how.turn_discount is not None)
+        found = advantages_of(compared, how.kind, weigh_turns=how.discount is not None)
         for (episode, own), values in zip(of_role.items(), found, strict=True):
             for index, value in zip(own, values, strict=True):
                 advantages[episode][index] = value - turn_penalty(records[episode].turns[index], turns)
@@ -265,7 +262,7 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
 
 def turn_penalty(turn: Turn, turns: TurnsConfig) -> float:
     """Return what a turn pays for having been truncated or having failed, where that is to be penalised."""
-    return turns.penalty if _treated(turn, turns, "penalise") else 0.0
+    return TURN_PENALTY if _treated(turn, turns, "penalise") else 0.0
 
 
 def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:

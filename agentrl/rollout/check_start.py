@@ -21,16 +21,15 @@ from typing import Any
 import httpx
 
 from agentrl.config.machine import sized, this_machine
-from agentrl.config.run import RunConfig, check_roles, check_set
+from agentrl.config.run import RunConfig, check_set
 from agentrl.config.trainer import LoraConfig
 from agentrl.engine.adapters import ADAPTER_CONFIG, role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError, one_line
-from agentrl.models import model_directory, model_name
+from agentrl.models import model_directory
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_conversations import load_trajectories
@@ -69,7 +68,6 @@ async def check_start(config: RunConfig, say: Callable[[str], None], *, training
         say(chosen)
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
-    check_names(model_name(config.model.path), config.proxy.model_names)
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config
@@ -132,10 +130,6 @@ def with_roles(config: RunConfig, *, training: bool) -> RunConfig:
             "`trainer.lora.roles` out"
         )
     check_extra("lora", f"`model.path` = {path!r}")
-    try:
-        check_roles(list(held), config.proxy)
-    except ValueError as error:
-        raise ConfigError(f"`model.path` = {path!r} has adapters of the roles {names}: {error}") from error
     try:
         rank = max(int(json.loads((folder / ADAPTER_CONFIG).read_bytes())["r"]) for folder in held.values())
         trained = LoraConfig(rank=rank, alpha=lora.alpha if lora else 32, roles=list(held))

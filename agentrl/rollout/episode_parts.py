@@ -38,7 +38,7 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     limits = sandboxes.Limits(memory_mb=options.memory_mb)
     workers = max(1, config.rollout.workers)  # each has its share of the run's sandboxes
     async with sandboxes.open_sandboxes(
-        sandboxes.SandboxSpec(image=options.image, runtime=options.runtime, limits=limits),
+        sandboxes.SandboxSpec(image=options.image, limits=limits),
         backend=await load_backend(options.backend),
         order=backend_order(config),
         graders=max(2, math.ceil(sandboxes.pool.default_size() / workers)),

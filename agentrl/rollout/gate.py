@@ -3,7 +3,7 @@
     start ─► running ─► finished ─► taken into a batch
                   └───► rejected    (its slot goes back to the gate)
 
-docs/staleness.md derives the bound that each order implies. This class holds no clock and does no waiting, so that
+docs/staleness.md derives the bound that the window implies. This class holds no clock and does no waiting, so that
 the bound can be checked on simulated times. A call looks at (η + 2)·G + W groups at most.
 """
 
@@ -16,35 +16,31 @@ from typing import Literal
 
 from agentrl.config import RolloutConfig
 
-Order = Literal["fifo", "window", "greedy"]
 State = Literal["running", "finished", "taken"]
 
 
 class StalenessGate:
     """Groups in the order in which they started, from the oldest that is not taken.
 
-    `groups_per_batch` is G, `max_staleness` is η, `window` is W (order "window" only). The policy version starts at
-    `version` and rises by one a batch.
+    `groups_per_batch` is G, `max_staleness` is η, `window` is W, by default G. The policy version starts at `version` and rises by one a batch.
     """
 
     def __init__(
-        self, *, groups_per_batch: int, max_staleness: int, order: Order, window: int | None = None, version: int = 0
+        self, *, groups_per_batch: int, max_staleness: int, window: int | None = None, version: int = 0
     ) -> None:
         self.groups_per_batch = groups_per_batch
         self.max_staleness = max_staleness
         self.version = version
-        self._window = {"fifo": 1, "window": window or groups_per_batch, "greedy": None}[order]
+        self._window = window or groups_per_batch
         self._started = version * groups_per_batch
         """Groups started and not rejected, those of earlier versions included."""
         self._states: dict[int, State] = {}
 
     @property
-    def bound(self) -> int | None:
-        """The largest staleness that a token of a batch can have: η + ⌈(W−1)/G⌉, and 0 where η = 0; None: there is no bound (greedy)."""
+    def bound(self) -> int:
+        """The largest staleness that a token of a batch can have: η + ⌈(W−1)/G⌉, and 0 where η = 0."""
         if not self.max_staleness:
             return 0
-        if self._window is None:
-            return None
         return self.max_staleness + math.ceil((self._window - 1) / self.groups_per_batch)
 
     def can_start(self) -> bool:
@@ -104,8 +100,6 @@ class StalenessGate:
     def _take(self, groups: list[int]) -> list[int]:
         for group in groups:
             self._states[group] = "taken"
-            if self._window is None:  # it fills no window
-                del self._states[group]
         self._trim()
         return groups
 
@@ -120,7 +114,6 @@ def gate_of(rollout: RolloutConfig, version: int = 0) -> StalenessGate:
     return StalenessGate(
         groups_per_batch=rollout.groups_per_batch,
         max_staleness=rollout.max_staleness,
-        order=rollout.order,
         window=rollout.window,
         version=version,
     )

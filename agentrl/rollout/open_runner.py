@@ -11,9 +11,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from agentrl.config import RunConfig
+from agentrl.config.machine import cpu_threads
 from agentrl.engine import Engine
 from agentrl.engine.adapters import role_folders
-from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client import EngineLimits, SGLangEngine
 from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.launch import launch_engine
 from agentrl.errors import EngineError, WorkerError
@@ -81,6 +82,8 @@ async def open_engine(
                 seed=config.seed if seed is None else seed,
                 lora_rank=None if lora is None else lora.rank,
                 adapters=max(1, len(folders or config.trainer.roles)),
+                threads=cpu_threads(config, training=training),
+                reply_timeout_s=max(EngineLimits.request_timeout_s, config.rollout.episode_timeout_s),
                 open_host=open_host,
             )
         )
@@ -108,6 +111,7 @@ def open_model_proxy(
     chat_format: ChatFormat,
     *,
     training: bool = False,
+    session_idle_timeout_s: float | None = None,
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AbstractAsyncContextManager[Proxy]:
     """Open the proxy of a configuration.
@@ -117,19 +121,19 @@ def open_model_proxy(
         engine: What it asks.
         chat_format: That of the model.
         training: Whether what is recorded is to be trained on.
+        session_idle_timeout_s: A session that no request came for is closed after this; None: never.
         middleware: As for `agentrl.proxy.open_proxy`.
 
     Returns:
         A context, in which the proxy takes requests.
     """
-    limits = ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"}))
     return open_proxy(
         engine,
         chat_format,
         model_name(config.model.path),
         host=config.proxy.host,
         port=config.proxy.port,
-        limits=limits,
+        limits=ProxyLimits(session_idle_timeout_s=session_idle_timeout_s),
         training=training,
         adapters=tuple(config.trainer.roles),
         middleware=middleware,

@@ -4,7 +4,7 @@ run(episode) ─► proxy ─► ReplicaEngine ─HTTP─► servers        main
                   │             └── Report, ServerFailed ──►  FleetChanged ──► ReplicaEngine
                   └► WorkerCallLog ── SendCall ────────────►  store ── Committed ──► proxy
 
-The process ends when its connection or its standard input does, and when its event loop is blocked for `rollout.hang_timeout_s`: a timer
+The process ends when its connection or its standard input does, and when its event loop is blocked for too long: a timer
 that needs no Python then writes all stacks to the log and exits. All that is printed in it goes to the log.
 """
 
@@ -151,7 +151,7 @@ async def serve_worker(stream: ByteStream) -> None:
         anyio.create_task_group() as tasks,
     ):
         with settled():
-            server = EpisodeServer(connection, engine, runner, tasks, config.rollout.hang_timeout_s)
+            server = EpisodeServer(connection, engine, runner, tasks, start.hang_timeout_s)
             tasks.start_soon(connection.send_all)
             tasks.start_soon(server.keep_reporting)
             async for frame in frames:

@@ -211,9 +211,7 @@ def _stale_groups(db: sqlite3.Connection) -> Iterator[str]:
         ]
     except (ConfigError, ValueError):
         return  # of another version of agentrl
-    if not bounds or None in bounds:
-        return  # a greedy order has none
-    bound = max(filter(None, bounds), default=0)
+    bound = max(bounds, default=0)
     tokens = (
         "SELECT g.id, g.step, c.versions FROM groups g JOIN episodes e ON e.group_id = g.id JOIN calls c ON c.episode = e.id"
         " WHERE g.step IS NOT NULL AND e.reason = 'finished'"

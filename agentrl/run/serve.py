@@ -82,9 +82,6 @@ async def serve(
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     config = await check_start(config, print_note)
-    if config.proxy.session_idle_timeout_s is None:
-        proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
-        config = config.model_copy(update={"proxy": proxy_config})
     directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
     async with AsyncExitStack() as stack:
         held = hold_store(directory, "service", {"model": config.model.path}, config)
@@ -102,7 +99,9 @@ async def serve(
             return with_metrics(proxy, service.handle, "serve", config.proxy.host, key)
 
         served = await engine()
-        opened = open_model_proxy(bounded, served, chat_format, middleware=middleware)
+        opened = open_model_proxy(
+            bounded, served, chat_format, session_idle_timeout_s=IDLE_TIMEOUT_S, middleware=middleware
+        )
         proxy = await stack.enter_async_context(opened)
         with settled():
             if not given:

@@ -264,9 +264,8 @@ async def _training_run(
         start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
     )
     view.controller, view.step, view.first_step = controller, version, version
-    bound = "none (greedy)" if controller.gate.bound is None else controller.gate.bound
     view.say(
-        f"run {config.run_dir}: step {version} of {config.steps}, order {rollout.order}, η = {rollout.max_staleness}, staleness bound {bound}"
+        f"run {config.run_dir}: step {version} of {config.steps}, η = {rollout.max_staleness}, staleness bound {controller.gate.bound}"
     )
     sender: Broadcast | SGLangEngine = engine
     if config.engine.transfer == "broadcast":

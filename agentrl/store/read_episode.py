@@ -79,7 +79,7 @@ class RunEpisode(ListedEpisode):
 
     @cached_property
     def token_figures(self) -> TokenFigures | None:
-        """Figures of its tokens that only the trainer knows. None: it was not trained on, or is not of `trainer.token_figures_share`."""
+        """Figures of its tokens that only the trainer knows. None: it was not trained on, or is not of the twentieth whose figures are kept."""
         record = self.record
         with self._open_store(f"episode {self.id}") as store:
             return store.read(lambda db: token_figures(db, self.id, record))
@@ -140,9 +140,8 @@ class RunEpisode(ListedEpisode):
 
     def returns(self, record: TokenRecord) -> list[float]:
         """Return the return of each turn of its record (docs/credit.md)."""
-        advantage = self.source.config.trainer.advantage
-        discount = None if advantage.kind == "gae" else advantage.turn_discount
-        return turn_returns(record, self.reward, discount)
+        trainer = self.source.config.trainer
+        return turn_returns(record, self.reward, None if trainer.has_critic else trainer.advantage.discount)
 
     def weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""

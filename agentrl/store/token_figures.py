@@ -2,7 +2,7 @@
 
     training step ─► file beside the weights ─► TrainedStep ─► table `token_figures`, with the batch and its checkpoint
 
-They are kept of a share of the episodes, `trainer.token_figures_share`: 12 bytes of float32 a sampled token.
+They are kept of a share of the episodes: 12 bytes of float32 a sampled token.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from agentrl.store.rows import from_column
 Columns = tuple[bytes, ...]
 """log p, entropy and advantage of the sampled tokens of all turns, end to end, as columns of the store; NaN: the step had none."""
 FILE = "token_figures.msgpack"
+SHARE = 0.05
+"""Share of the episodes whose figures are kept."""
 GOLDEN_RATIO = 0.6180339887498949
 """Its multiples, without what is before the point, fill the interval from 0 to 1 as evenly as can be."""
 
@@ -41,9 +43,9 @@ class TokenFigures:
     """[turn][T] A as the loss had it, with KL penalty, critic, teacher and whitening."""
 
 
-def has_figures(episode: int, share: float) -> bool:
-    """Return whether figures of an episode are kept, which its id decides: of a share of the episodes, spread evenly."""
-    return episode * GOLDEN_RATIO % 1 < share
+def has_figures(episode: int) -> bool:
+    """Return whether figures of an episode are kept, which its id decides: of `SHARE` of the episodes, spread evenly."""
+    return episode * GOLDEN_RATIO % 1 < SHARE
 
 
 def write_figures(directory: Path, figures: Mapping[int, Columns]) -> None:

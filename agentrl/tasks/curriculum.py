@@ -23,7 +23,7 @@ from itertools import groupby
 import numpy as np
 
 from agentrl.config import RunConfig, TaskSource
-from agentrl.config.data import DifficultyOrder, ShuffledOrder, TaskOrder
+from agentrl.config.data import TaskOrder
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.tasks.task_type import TaskType
@@ -32,8 +32,8 @@ from agentrl.tasks.tasks import GroupTask, PythonTasks, TaskStream, fingerprint,
 POOLS = {"tasks_pool_0": 1.0, "tasks_pool_1": 4.0, "tasks_pool_2": 1.0, "tasks_unseen": 4.0}
 """Pools of tasks by the mean reward of their last group, and the weight of a task in each: too hard, sometimes solved, solved, not tried yet.
 
-    mean       … < bounds[0] ≤ … < bounds[1] ≤ …    none yet
-    pool          0               1          2      unseen
+    mean       … < 0.25 ≤ … < 0.75 ≤ …    none yet
+    pool          0         1         2      unseen
 
 A group draws a source by its weight, and in it a task by the weight of its pool.
 """
@@ -82,7 +82,7 @@ class TaskList:
         self,
         sources: Sequence[Sequence[Task]],
         weights: Sequence[float] = (1.0,),
-        order: TaskOrder = ShuffledOrder(),  # noqa: B008, it is frozen
+        order: TaskOrder = "shuffled",
         seed: int = 0,
         epochs: int | None = None,
     ) -> None:
@@ -105,8 +105,8 @@ class TaskList:
     @property
     def identity(self) -> str:
         """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
-        in_epochs = len(self._sizes) == 1 and not isinstance(self._order, DifficultyOrder)
-        order = f"order {self._order.model_dump_json()}, sources {self._sizes} by {list(self._weights)}"
+        in_epochs = len(self._sizes) == 1 and self._order != "difficulty"
+        order = f"order {self._order}, sources {self._sizes} by {list(self._weights)}"
         return f"{'' if in_epochs else 'drawn from '}{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
@@ -122,9 +122,9 @@ class TaskList:
 
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
-        if mean is not None and isinstance(self._order, DifficultyOrder):
+        if mean is not None and self._order == "difficulty":
             with self._lock:
-                self._pool[self._drawn[group_id][1]] = bisect_right(self._order.bounds, mean)
+                self._pool[self._drawn[group_id][1]] = bisect_right((0.25, 0.75), mean)
 
     def restore(self, groups: Iterable[StoredGroupTask]) -> None:
         """Go on after the groups that a run has, which keep the tasks that they were given."""
@@ -140,7 +140,7 @@ class TaskList:
             recent = [index for _, index in self._drawn[self._counted :]]
             self._counted = len(self._drawn)
         metrics = {"drawn_groups": float(len(recent))}
-        if isinstance(self._order, DifficultyOrder):
+        if self._order == "difficulty":
             metrics |= dict(zip(POOLS, pools.tolist(), strict=True))
         if len(self._sizes) > 1 and recent:
             shares = np.bincount(self._source[recent], minlength=len(self._sizes)) / len(recent)
@@ -148,7 +148,7 @@ class TaskList:
         return metrics
 
     def _draw(self, rng: random.Random) -> int | None:
-        if isinstance(self._order, DifficultyOrder):
+        if self._order == "difficulty":
             worth = np.array(list(POOLS.values()))[self._pool]  # [task]
             worth *= (self._weights / np.bincount(self._source, worth))[self._source]
             ends = np.cumsum((1 - FLOOR) * worth / worth.sum() + FLOOR / len(worth))
@@ -157,7 +157,7 @@ class TaskList:
         epoch, position = divmod(self._taken[source], self._sizes[source])
         if epoch == self._epochs:
             return None
-        if self._order.kind == "shuffled":
+        if self._order == "shuffled":
             position = _shuffled(self._sizes[source], f"{self._seed}/source {source}/{epoch}")[position]
         return sum(self._sizes[:source]) + position
 
@@ -200,7 +200,11 @@ def open_run_tasks(
         tasks = open_tasks(source.tasks if given is None else given, task_type, data, source.tasks)
         if isinstance(tasks, TaskStream):
             share = data.eval_share and not held_out
-            needs_list = {"data.sources": data.sources, "data.order": data.follows_rewards, "data.eval_share": share}
+            needs_list = {
+                "data.sources": data.sources,
+                "data.order": data.order == "difficulty",
+                "data.eval_share": share,
+            }
             if named := [name for name, is_set in needs_list.items() if is_set]:
                 raise ConfigError(
                     f"`{named[0]}` needs tasks whose number is known, and {source.tasks} is a stream; give a list"

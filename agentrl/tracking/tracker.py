@@ -55,7 +55,6 @@ class TrackedRun:
     id: str
     """The same at each start of the run, and another for every other run."""
     name: str
-    project: str
     config: dict[str, Any]
     directory: Path
     step: int
@@ -210,4 +209,4 @@ def _tracked(config: RunConfig, directory: Path, step: int) -> TrackedRun:
         (started,) = store.read(lambda db: db.execute("SELECT MIN(started_at) FROM restarts").fetchone())
     identity = hashlib.sha256(f"{directory.name} {started}".encode()).hexdigest()[:16]
     content = masked(config.model_dump(mode="json", exclude={"run_dir"}))
-    return TrackedRun(identity, directory.name, config.tracking.project, content, directory, step)
+    return TrackedRun(identity, directory.name, content, directory, step)

@@ -69,7 +69,7 @@ class WandB:
             raise ConfigError("W&B knows no key: call `wandb login` first, or set WANDB_MODE=offline")
         self._table = wandb.Table
         self._run = wandb.init(
-            project=run.project,
+            project=os.environ.get("WANDB_PROJECT", "agentrl"),
             name=run.name,
             id=run.id,
             config=run.config,
@@ -104,8 +104,9 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         self._metric, self._client = Metric, MlflowClient()
-        found = self._client.get_experiment_by_name(run.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", "agentrl")
+        found = self._client.get_experiment_by_name(project)
+        experiment = found.experiment_id if found else self._client.create_experiment(project)
         known = self._client.search_runs([experiment], f"tags.agentrl_id = '{run.id}'")
         tags = {"agentrl_id": run.id}
         own = known[0] if known else self._client.create_run(experiment, run_name=run.name, tags=tags)
@@ -144,14 +145,14 @@ class Trackio:
                 vars(module)["print"] = partial(print, file=sys.stderr)
         self._table = trackio.Table
         name = f"{run.name}-{run.id[:6]}"  # it finds a run again by its name alone
-        self._run = trackio.init(run.project, name, config=run.config, resume="allow", embed=False)
+        project = os.environ.get("TRACKIO_PROJECT", "agentrl")
+        self._run = trackio.init(project, name, config=run.config, resume="allow", embed=False)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({name: value for name, value in metrics.items() if name != "step"}, step)  # a name of its own
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
-        rows = [list(row) for row in samples]
-        self._run.log({"samples": self._table(columns=list(Sample._fields), data=rows)}, step)
+        self._run.log({"samples": self._table(columns=list(Sample._fields), data=[list(row) for row in samples])}, step)
 
     def alarm(self, step: int, text: str) -> None:
         self._run.alert("agentrl", text, step=step)

@@ -49,8 +49,6 @@ class Bubblewrap:
         """
         if spec.image != DEFAULT_IMAGE:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
-        if spec.runtime is not None:
-            raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
         if await in_thread(shutil.which, "bwrap") is None:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"

@@ -90,7 +90,6 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> tuple[AttachedLin
         network_mode="none",
         pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
-        runtime=spec.runtime,
         security_opt=["no-new-privileges"],
         tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={limits.disk_mb * MB},nr_inodes={FILES}"),
         # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.

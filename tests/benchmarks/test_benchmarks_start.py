@@ -119,7 +119,7 @@ STARTS = [
     Start("scale_simulation.py", "--servers 1 --plot {scratch}/scale.svg", r"\n1\t\d+\.\d\t\d\.\d", writes="scale.svg"),
     Start(
         "step_speed.py",
-        "--layers 1 --width 64 --vocabulary 500 --sequences 2 --length 64 --steps 1 --device cpu",
+        "--layers 1 --width 64 --vocabulary 500 --sequences 2 --length 64 --steps 1",
         r"M parameters, 128 tokens a step: \d+\.\d+ s, [\d,]+ tokens/s\npeak memory \d+\.\d GiB",
     ),
     Start(

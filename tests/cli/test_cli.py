@@ -146,8 +146,8 @@ def test_help_shows_every_key_with_its_type_default_and_documentation(
         assert key.documentation.replace("`", "").split()[0] in words, f"{key.name} has no documentation"
     assert "--rollout.max-staleness INT" in words
     assert "synchronous training. [default: 2]" in words
-    assert "[choices: fifo, window, greedy]" in words
-    assert "m2po, reinforce, likelihood] [default:" in words
+    assert "[choices: retract, in_place, abort]" in words
+    assert "reinforce, m2po, likelihood] [default:" in words
     assert "Of ppo: c: where the advantage is negative" in words
     assert "Default for gspo: 0.0003. [default: 0.2]" in words
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import RunConfig, load_config
-from agentrl.config.machine import Machine, sized
+from agentrl.config.machine import Machine, cpu_threads, gpus_of_server, sized
 
 SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "engine.kind": st.sampled_from(["embedded", "sglang"]),
     "engine.servers": st.integers(1, 4),
     "engine.urls": st.just(["http://elsewhere"]),
     "engine.python": st.just("/opt/sglang/bin/python"),
-    "engine.threads": st.integers(1, 8),
     "rollout.max_concurrent": st.integers(1, 300),
-    "trainer.device": st.sampled_from(["auto", "cpu", "cuda"]),
     "trainer.precision": st.sampled_from(["float32", "mixed"]),
     "trainer.ranks": st.integers(1, 4),
-    "trainer.threads": st.integers(1, 8),
 }
 MACHINES = st.builds(Machine, st.integers(1, 128), st.integers(0, 8), st.booleans())
 
@@ -37,31 +35,41 @@ def test_what_the_user_set_is_kept_and_the_rest_is_chosen_once(
     config, _ = sized(load_config((), settings), machine, training=training)
     assert {key: held(config, key) for key in settings} == settings
     assert RunConfig.model_validate(config.model_dump()) == config
-    assert config.engine.threads >= 1 <= config.trainer.threads
 
 
 def test_a_gpu_with_sglang_serves_by_it_and_is_shared_with_a_trainer_of_mixed_precision() -> None:
     config, said = sized(RunConfig(), Machine(16, 2, sglang=True), training=True)
     engine, trainer = config.engine, config.trainer
-    assert (engine.kind, engine.servers, engine.gpus_per_server) == ("sglang", 2, 1)
+    assert (engine.kind, engine.servers) == ("sglang", 2)
     assert engine.flags == {"mem-fraction-static": 0.5}
-    assert (trainer.device, trainer.precision, config.rollout.max_concurrent) == ("cuda", "mixed", 192)
+    assert (trainer.precision, config.rollout.max_concurrent) == ("mixed", 192)
     assert said.startswith("chosen for this machine (16 cores, 2 GPUs): engine.kind = sglang, engine.servers = 2, ")
 
 
-def test_gpus_are_shared_by_servers_beside_what_the_user_set() -> None:
+def test_servers_are_as_many_as_gpus_unless_the_user_says_otherwise() -> None:
     machine = Machine(16, 8, sglang=True)
     few, _ = sized(RunConfig(engine={"servers": 2}), machine, training=True)
-    assert (few.engine.gpus_per_server, few.engine.flags) == (4, {"mem-fraction-static": 0.5})
+    assert (few.engine.servers, few.engine.flags) == (2, {"mem-fraction-static": 0.5})
     flagged, _ = sized(RunConfig(engine={"kind": "sglang", "flags": {"tp_size": 8}}), machine, training=False)
-    assert (flagged.engine.servers, flagged.engine.gpus_per_server, flagged.engine.flags) == (1, 0, {"tp_size": 8})
+    assert (flagged.engine.servers, flagged.engine.flags) == (1, {"tp_size": 8})
 
 
-def test_cores_are_shared_by_engine_trainer_and_the_run_itself() -> None:
-    config, _ = sized(RunConfig(), Machine(17, 0, sglang=True), training=True)
-    assert (config.engine.kind, config.engine.threads, config.trainer.threads) == ("embedded", 8, 8)
-    alone, _ = sized(RunConfig(engine={"servers": 2}), Machine(17, 0, sglang=False), training=False)
-    assert alone.engine.threads == 8
+def test_cores_are_shared_by_engine_trainer_and_the_run_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(17))
+    assert cpu_threads(RunConfig(), training=True) == 8
+    assert cpu_threads(RunConfig(engine={"servers": 2}), training=False) == 8
+    elsewhere = {"urls": ["http://elsewhere"]}
+    assert cpu_threads(RunConfig(engine=elsewhere, trainer={"ranks": 20}), training=True) == 1
+    assert cpu_threads(RunConfig(engine=elsewhere), training=True) == 16
+
+
+def test_servers_share_the_gpus_that_are_visible_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.config.machine.this_machine", lambda: Machine(16, 4, sglang=True))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert [gpus_of_server(index, 2) for index in range(2)] == ["4,5", "6,7"]
+    assert gpus_of_server(0, 8) == ""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert gpus_of_server(3, 4) == "3"
 
 
 def test_a_run_that_is_resumed_has_what_was_chosen_when_it_began() -> None:

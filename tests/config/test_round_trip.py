@@ -113,7 +113,7 @@ def test_a_run_directory_holds_the_configuration_of_its_run(tmp_path: Path) -> N
 def test_a_run_directory_of_another_version_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"steps": 3, "trainer": {"lr": 1e-4, "objective": "ppo", "clip_low": 0.2}}')
     with pytest.raises(
-        StoreError, match=r"is none of this version of agentrl \(trainer\.lr = 0\.0001: Extra inputs"
+        StoreError, match=r"is none of this version of agentrl \(trainer\.lr = 0\.0001: unknown key"
     ) as error:
         read_config(tmp_path)
     assert "begin a new run whose `model.path` is" in str(error.value)

@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.config import EngineConfig, RunConfig, load_config
 from agentrl.engine.client.fleet import EngineLimits
-from agentrl.engine.launch import launch_engine
+from agentrl.engine.launch import check_engine, launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import ConfigError, EngineError, error_line
 from agentrl.models import NANO
@@ -179,8 +179,8 @@ async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Pat
 
 
 def test_flags_that_cannot_apply_are_refused() -> None:
-    with pytest.raises(ConfigError, match='need kind = "sglang"'):
-        load_config(overrides={"engine.flags.tp-size": "2"})
+    with pytest.raises(ConfigError, match=r"`engine\.flags\.tp-size` is no flag of the embedded server"):
+        check_engine(EngineConfig(flags={"tp-size": 2, "max_total_tokens": 1000}))
     with pytest.raises(ConfigError, match=r"flags\.port is set by agentrl"):
         load_config(overrides={"engine.flags.port": "2", "engine.kind": "sglang"})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.trainer import GroupAdvantage, Overlong, TurnsConfig
+from agentrl.config.trainer import GroupAdvantage, TurnsConfig
 from agentrl.record.credit import (
     Estimator,
     advantages_of,
@@ -69,14 +69,13 @@ def test_a_penalised_turn_pays_in_its_advantage_or_to_a_critic_in_its_reward() -
     first = record.add("a", None, [10], said, 1.0)
     record.add("b", first, [10, 20, 11], replace(said, finish="length"), 1.0)
     first.failed = True
-    plain, penalised = TurnsConfig(), TurnsConfig(failed="penalise", truncated="penalise", penalty=0.25)
+    plain, penalised = TurnsConfig(), TurnsConfig(failed="penalise", truncated="penalise")
     assert turn_rewards(record, 1.0, plain) == [0.0, 1.0]
-    assert turn_rewards(record, 1.0, penalised) == [-0.25, 0.75]
-    assert turn_advantages([record], [1.0], GroupAdvantage(kind="dr_grpo"), penalised) == [[-0.25, -0.25]]
+    assert turn_rewards(record, 1.0, penalised) == [-1.0, 0.0]
+    assert turn_advantages([record], [1.0], GroupAdvantage(kind="dr_grpo"), penalised) == [[-1.0, -1.0]]
 
 
 def test_overlong_replies_lose_reward_softly() -> None:
-    punished = Overlong(tokens=100, margin=20)
     lengths = {10: 0.0, 80: 0.0, 85: 0.25, 90: 0.5, 100: 1.0, 500: 1.0}
-    assert {length: overlong_penalty(length, punished) for length in lengths} == pytest.approx(lengths)
+    assert {length: overlong_penalty(length, 100) for length in lengths} == pytest.approx(lengths)
     assert overlong_penalty(10_000, None) == 0.0

@@ -94,9 +94,9 @@ def test_a_role_that_only_one_episode_has_is_compared_with_nothing() -> None:
 def test_under_a_discount_turns_are_compared_with_all_turns() -> None:
     group = [chain(2), chain(1)]
     # returns 0.5, 1.0 and 0.0: mean 0.5
-    assert advantages(group, [1.0, 0.0], advantage={"kind": "dr_grpo", "turn_discount": 0.5}) == [[0.0, 0.5], [-0.5]]
+    assert advantages(group, [1.0, 0.0], advantage={"kind": "dr_grpo", "discount": 0.5}) == [[0.0, 0.5], [-0.5]]
     # rloo: the other episode's returns only
-    assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5, "kind": "rloo"}) == [[0.5, 1.0], [-0.75]]
+    assert advantages(group, [1.0, 0.0], advantage={"discount": 0.5, "kind": "rloo"}) == [[0.5, 1.0], [-0.75]]
 
 
 def test_a_turn_reward_is_compared_with_the_scores_of_all_turns_each_episode_weighing_the_same() -> None:
@@ -159,7 +159,7 @@ def test_what_is_divided_by_a_spread_is_a_deviation_of_the_scores_that_it_is_of(
 ) -> None:
     """docs/credit.md's formula, evaluated by itself; and |A| < √(W/w), whatever is rewarded."""
     records, rewards = group
-    got = advantages(records, rewards, advantage={"kind": "grpo", "turn_discount": discount})
+    got = advantages(records, rewards, advantage={"kind": "grpo", "discount": discount})
     scores = [turn_returns(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
     for name in {turn.role for record in records for turn in record.turns}:
         own = [
@@ -194,8 +194,8 @@ def test_bad_turns_are_trained_masked_or_penalised(kind: str) -> None:
 
     rewards = [1.0, 0.0]
     assert advantages(group(), rewards) == [[0.5, 0.5], [-0.5]]
-    penalised = advantages(group(), rewards, turns={kind: "penalise", "penalty": 2.0})
-    assert penalised == [[-1.5, 0.5], [-0.5]]
+    penalised = advantages(group(), rewards, turns={kind: "penalise"})
+    assert penalised == [[-0.5, 0.5], [-0.5]]
     records = group()
     mask_turns(records[0], TrainerConfig(turns={kind: "mask"}).turns)
     (path,) = records[0].trajectories()
@@ -224,7 +224,7 @@ def test_what_is_left_out_counts_nowhere_and_gets_nothing(rewards: list[float], 
     """With turn rewards and with roles, under every estimator."""
     kind = data.draw(ESTIMATORS)
     discount = data.draw(st.none() | st.just(0.5))
-    advantage = {"kind": kind, "turn_discount": discount}
+    advantage = {"kind": kind, "discount": discount}
     own = [data.draw(st.none() | st.floats(-3, 3)) for _ in rewards]
     alone = [record_of([None, 0], reward=[value, None]) for value in own]
     beside = [

@@ -112,7 +112,7 @@ async def open_controller(
             gate = StalenessGate(
                 groups_per_batch=rollout.groups_per_batch,
                 max_staleness=rollout.max_staleness,
-                order="fifo" if rollout.order == "window" else rollout.order,
+                window=rollout.window or 1,
                 version=kept[-1][0] if kept else 0,
             )
             tasks = TaskList([[{"n": index} for index in range(groups)]], epochs=1)

@@ -81,7 +81,7 @@ async def collect(
     with await in_thread(Store, path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
-            gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
+            gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, window=1)
             controller = Controller(tasks or TaskList([TASKS]), rollout, 0, runner, store, gate)
             taken = []
             with anyio.fail_after(60):
@@ -353,7 +353,7 @@ async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_
         for group in range(6):
             await in_thread(store.write, [OpenGroup(group, 0, group % len(TASKS))])
         async with runner_of(run, server_url, nano_format) as runner, anyio.create_task_group() as running:
-            gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo")
+            gate = StalenessGate(groups_per_batch=1, max_staleness=1, window=1)
             controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate)
             running.start_soon(controller.run)
             for may_run in (4, 6):
@@ -374,7 +374,7 @@ async def test_a_step_that_is_taken_again_counts_the_groups_that_it_had_counted(
             changes = [OpenGroup(group, 0, group), InsertEpisode(group, 0, 0, ended), CloseGroup(group)]
             await in_thread(store.write, changes)
         async with runner_of(call, server_url, nano_format) as runner:
-            gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo", version=1)
+            gate = StalenessGate(groups_per_batch=1, max_staleness=1, window=1, version=1)
             undone = {2: 3, 3: 4}
             controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate, counted=1, undone=undone)
             means = []
@@ -435,7 +435,7 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         async with runner_of(run, server_url, nano_format) as runner:
-            gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
+            gate = StalenessGate(groups_per_batch=1, max_staleness=3, window=1)
             controller = Controller(TaskList([TASKS]), rollout, 0, runner, store, gate)
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
@@ -487,7 +487,7 @@ async def test_a_stream_of_tasks_that_blocks_does_not_keep_a_run_from_ending(
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         async with runner_of(run, server_url, nano_format) as runner:
-            gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
+            gate = StalenessGate(groups_per_batch=1, max_staleness=3, window=1)
             rollout = RolloutConfig(batch_size=2, group_size=2)
             controller = Controller(TaskStream(tasks), rollout, 0, runner, store, gate)
             try:
@@ -576,7 +576,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
                 open_proxy(engine, nano_format, "nano") as proxy,
                 local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
             ):
-                gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="fifo")
+                gate = StalenessGate(groups_per_batch=2, max_staleness=1, window=1)
                 controller = Controller(TaskList([TASKS], epochs=8), rollout, 0, runner, store, gate)
                 with anyio.fail_after(60):
                     async with anyio.create_task_group() as group:

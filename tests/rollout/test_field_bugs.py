@@ -24,7 +24,7 @@ from tests.rollout.hostile_run import call, open_controller
 from tests.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.anyio
-SETTINGS: dict[str, Any] = {"group_size": 2, "batch_size": 4, "max_concurrent": 16, "order": "greedy"}
+SETTINGS: dict[str, Any] = {"group_size": 2, "batch_size": 4, "max_concurrent": 16, "window": 1000}
 """Two groups a batch, and whatever is finished first is trained on first."""
 
 
@@ -130,7 +130,7 @@ async def test_trl_7274_dropped_groups_do_not_hold_back_the_position_of_a_restar
         played[task] += 1
         return 1.0 if task in (0, 3) else float(played[task])
 
-    options: dict[str, Any] = {"groups": 10, "drop_uniform_groups": True, "max_concurrent": 2, "order": "fifo"}
+    options: dict[str, Any] = {"groups": 10, "drop_uniform_groups": True, "max_concurrent": 2, "window": 1}
     await train(run, nano_format, tmp_path, batches=2, **options)
     dropped = await in_thread(dropped_tasks, tmp_path)
     trained = set(await in_thread(trained_tasks, tmp_path))
@@ -180,7 +180,7 @@ async def test_nemo_rl_3938_a_task_that_always_fails_does_not_hold_up_the_run(
         await call(episode, "1 " * 2000 if episode.task["n"] == 1 else "1 + 1 =")
         return float(episode.seed % 5)
 
-    taken = await train(run, nano_format, tmp_path, groups=5, max_staleness=0, retries=1, order="fifo")
+    taken = await train(run, nano_format, tmp_path, groups=5, max_staleness=0, retries=1, window=1)
     assert len(taken) == 2
     assert await in_thread(trained_tasks, tmp_path) == [0, 2, 3, 4]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,15 +106,14 @@ RUNS = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("order", ["fifo", "window", "greedy"])
 @given(groups=st.integers(1, 8), eta=st.integers(0, 4), window=st.integers(1, 30), run=RUNS)
 def test_no_group_is_staler_than_the_bound_and_none_is_taken_twice(
-    order: Any, groups: int, eta: int, window: int, run: dict[str, Any]
+    groups: int, eta: int, window: int, run: dict[str, Any]
 ) -> None:
     """Also where it is killed, and goes on from its last checkpoint."""
 
     def gate_from(version: int) -> StalenessGate:
-        return StalenessGate(groups_per_batch=groups, max_staleness=eta, order=order, window=window, version=version)
+        return StalenessGate(groups_per_batch=groups, max_staleness=eta, window=window, version=version)
 
     gate = gate_from(0)
     done = simulate(gate, batches=12, restart=gate_from, **run)
@@ -124,8 +122,7 @@ def test_no_group_is_staler_than_the_bound_and_none_is_taken_twice(
     taken = [group for batch in done.ids for group in batch]
     assert len(taken) == len(set(taken))
     assert all(len(batch) == groups for batch in done.ids)
-    if gate.bound is not None:
-        assert max(lag for batch in done.staleness for lag in batch) <= gate.bound
+    assert max(lag for batch in done.staleness for lag in batch) <= gate.bound
 
 
 @dataclass
@@ -133,7 +130,7 @@ class Defined:
     """Which groups a batch takes, word for word as docs/staleness.md defines it."""
 
     batch: int
-    reach: int | None
+    reach: int
     states: list[list[Any]]
     """[id, "running" | "finished" | "taken"] of each group, in the order of their start."""
 
@@ -143,7 +140,7 @@ class Defined:
         taken = []
         while len(taken) < self.batch:
             begin = next((i for i, (_, state) in enumerate(states) if state != "taken"), 0)
-            window = states[begin:] if self.reach is None else states[begin : begin + self.reach]
+            window = states[begin : begin + self.reach]
             found = next((group for group in window if group[1] == "finished"), None)
             if found is None:
                 return None
@@ -153,16 +150,15 @@ class Defined:
         return taken
 
 
-@pytest.mark.parametrize("order", ["fifo", "window", "greedy"])
 @given(
     data=st.data(), batch=st.integers(1, 6), eta=st.integers(0, 4), window=st.integers(1, 12), first=st.integers(0, 7)
 )
 def test_a_batch_and_when_a_group_may_start_are_what_the_definition_says(
-    order: Any, data: st.DataObject, batch: int, eta: int, window: int, first: int
+    data: st.DataObject, batch: int, eta: int, window: int, first: int
 ) -> None:
     """Also of a run that goes on at version `first`."""
-    gate = StalenessGate(groups_per_batch=batch, max_staleness=eta, order=order, window=window, version=first)
-    defined = Defined(batch, {"fifo": 1, "window": window, "greedy": None}[order], [])
+    gate = StalenessGate(groups_per_batch=batch, max_staleness=eta, window=window, version=first)
+    defined = Defined(batch, window, [])
     for number in range(data.draw(st.integers(0, 80), "events")):
         assert gate.can_start() == (len(defined.states) < (gate.version - first + eta + 1) * batch)
         running = [group for group, state in defined.states if state == "running"]
@@ -189,7 +185,7 @@ def test_a_batch_and_when_a_group_may_start_are_what_the_definition_says(
 
 def test_the_window_bound_is_reached() -> None:
     """η + ⌈(W−1)/G⌉ is not merely safe: a slow oldest group attains it."""
-    gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="window", window=4)
+    gate = StalenessGate(groups_per_batch=2, max_staleness=1, window=4)
     for group in range(4):
         gate.start(group)
     assert not gate.can_start()
@@ -205,13 +201,3 @@ def test_the_window_bound_is_reached() -> None:
     gate.finish(0)
     assert gate.take() == [0, 3]
     assert gate.bound == 3
-
-
-def test_greedy_exceeds_what_a_window_would_allow() -> None:
-    """The gate alone bounds the mean, not the maximum."""
-    worst = 0
-    for seed in range(20):
-        gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="greedy")
-        done = simulate(gate, batches=40, slots=8, seed=seed, long_share=0.1, rejected_share=0.0, train_s=0.1)
-        worst = max(worst, *(lag for batch in done.staleness for lag in batch))
-    assert worst > 4

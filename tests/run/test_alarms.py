@@ -185,7 +185,7 @@ async def alarms_of(
         await in_thread(store.begin_restart)
         async with runner_of(workflow, url, chat_format) as runner:
             assert runner.proxy is not None
-            gate = StalenessGate(groups_per_batch=2, max_staleness=20, order="fifo")
+            gate = StalenessGate(groups_per_batch=2, max_staleness=20, window=1)
             controller = Controller(TaskList([TASKS]), config.rollout, 0, runner, store, gate)
             engine: Any = runner.proxy.engine
             health = controller.health

@@ -23,7 +23,7 @@ from tests.store.test_store import kept_choice, outcome
 def run_dir(tmp_path: Path) -> Path:
     """A run of two epochs of three tasks: four groups trained on in two batches, one dropped, one waiting, one unfinished."""
     with Store(tmp_path / "store.sqlite") as store:
-        bounded = {"group_size": 2, "batch_size": 4, "max_staleness": 1, "order": "fifo"}
+        bounded = {"group_size": 2, "batch_size": 4, "max_staleness": 1, "window": 1}
         store.begin_restart("3 tasks 0123, in order", json.dumps({"rollout": bounded}))
         for group in range(7):
             store.write([OpenGroup(group, group // 3, group % 3)])

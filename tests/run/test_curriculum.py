@@ -47,7 +47,7 @@ def settings_of(directory: Path, name: str, **rollout: Any) -> dict[str, Any]:
         "steps": STEPS,
         "model": {"path": str(NANO)},
         "data": {
-            "order": {"kind": "difficulty", "bounds": [0.4, 0.7]},
+            "order": "difficulty",
             "sources": [
                 {"tasks": str(directory / "low.jsonl"), "weight": 2},
                 {"tasks": str(directory / "high.jsonl")},

@@ -166,10 +166,6 @@ def test_supervised_training_has_no_roles(tmp_path: Path) -> None:
         ({"trainer": {"lora": {"rank": 4, "roles": ["kritikerärger"]}}}, "'kritikerärger', which is no word"),
         ({"trainer": {"lora": {"roles": ["a"]}}}, r"trainer\.lora\.rank"),
         (
-            {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "proxy": {"model_names": {"x": "role:b"}}},
-            r"maps 'x' to the role b, which is none of `trainer\.lora\.roles` = \['a'\]",
-        ),
-        (
             {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "engine": {"kind": "sglang", "transfer": "broadcast"}},
             "sends neither the adapter of `trainer.lora`",
         ),

@@ -125,13 +125,6 @@ def test_weights_that_are_refused_leave_both_roles_answered_as_before(
     answers(service, checkpoint, version)
 
 
-def test_calls_that_no_role_of_the_checkpoint_could_answer_are_refused_at_the_start(checkpoint: Path) -> None:
-    reason = r"maps 'gpt-\*' to the role judge, which is none of"
-    proxy = {"model_names": {"gpt-*": "role:judge"}}
-    with pytest.raises(ConfigError, match=f"has adapters of the roles critic, writer: .*{reason}"):
-        with_roles(load_config((), {}, model={"path": str(checkpoint)}, proxy=proxy), training=False)
-
-
 @pytest.mark.parametrize("names", [NAMES, NAMES[:1]])
 def test_a_checkpoint_that_was_copied_by_half_is_no_checkpoint_of_fewer_roles(
     names: tuple[str, ...], checkpoint: Path, tmp_path: Path

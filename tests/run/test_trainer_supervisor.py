@@ -387,7 +387,7 @@ async def test_figures_of_tokens_come_with_the_checkpoint_of_their_step_and_are_
     kept = {}
     for name, kills in (("straight", 0), ("killed", 1)):
         run_dir = tmp_path / name
-        await in_thread(partial(record_run, run_dir, token_figures_share=0.5))
+        await in_thread(record_run, run_dir)
         for _ in range(kills):
             async with running(run_dir, pytest.fail) as trainer:
                 await trainer.step(batch(1))
@@ -396,6 +396,7 @@ async def test_figures_of_tokens_come_with_the_checkpoint_of_their_step_and_are_
         async with running(run_dir, pytest.fail) as trainer:
             await trainer.step(batch(1))
             await trainer.step(batch(2))
+            await trainer.step(batch(3))
             await trainer.save_remaining()
         kept[name] = await in_thread(figures, run_dir)
     assert kept["killed"] == kept["straight"] != []

@@ -99,7 +99,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
         "rollout.max_concurrent": 8,
         "rollout.max_tokens": 32,
         "rollout.max_staleness": 2,
-        "rollout.order": "fifo",
+        "rollout.window": 1,
         "trainer.checkpoint.every": 2,
         "tracking.trackers": "tensorboard",
     }

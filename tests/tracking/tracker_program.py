@@ -89,7 +89,7 @@ def of_mlflow(run_dir: Path) -> dict[str, Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient()
-    experiment = client.get_experiment_by_name("agentrl-tests")
+    experiment = client.get_experiment_by_name("agentrl")
     runs = client.search_runs([experiment.experiment_id])
     own = runs[0].info.run_id
 
@@ -111,8 +111,8 @@ def of_trackio(run_dir: Path) -> dict[str, Any]:
     from trackio import Api
     from trackio.sqlite_storage import SQLiteStorage
 
-    (own,) = Api().runs("agentrl-tests")
-    rows = SQLiteStorage.get_logs("agentrl-tests", own.name)
+    (own,) = Api().runs("agentrl")
+    rows = SQLiteStorage.get_logs("agentrl", own.name)
     tables = [row["samples"]["_value"] for row in rows if "samples" in row]
     assert own.config is not None
     return {
@@ -125,7 +125,7 @@ def of_trackio(run_dir: Path) -> dict[str, Any]:
 
 
 def main(name: str, file: str) -> None:
-    config = load_config(Path(file), {}, tracking={"trackers": [name], "project": "agentrl-tests"})
+    config = load_config(Path(file), {}, tracking={"trackers": [name]})
     anyio.run(run, config)
     reader = {"wandb": of_wandb, "mlflow": of_mlflow, "trackio": of_trackio}[name]
     print(json.dumps(reader(Path(config.run_dir))))

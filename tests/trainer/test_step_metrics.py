@@ -75,7 +75,7 @@ def test_a_step_without_a_token_changes_nothing_and_says_so() -> None:
 
 def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampled() -> None:
     settings: dict[str, Any] = {
-        "objective": {"kind": "m2po", "threshold": 100.0},
+        "objective": "m2po",
         "importance": "none",
         "optimizer": {"lr": 1e-9},
     }

@@ -18,10 +18,11 @@ from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.run.open_run import open_run
+from agentrl.store import token_figures
 from agentrl.store.batches import TrainedStep
 from agentrl.store.rows import from_column
 from agentrl.store.store import Store
-from agentrl.store.token_figures import Columns, has_figures, read_figures
+from agentrl.store.token_figures import SHARE, Columns, has_figures, read_figures
 from tests.recorded_run import GROUP_SIZE, TrainerOfRun, batch, record_run, trainer_of
 
 TEMPERATURE = 0.7
@@ -70,10 +71,11 @@ ROLES = {"lora": {"rank": 2, "roles": ["writer", "critic"]}}
     ids=["two minibatches", "kl in the reward", "critic", "roles"],
 )
 def test_they_are_what_plain_transformers_compute_of_every_trained_token(
-    tmp_path: Path, settings: dict[str, Any], steps: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], steps: int
 ) -> None:
+    monkeypatch.setattr(token_figures, "SHARE", 1)
     run_dir, finish = tmp_path / "run", with_roles if settings is ROLES else with_branches
-    record_run(run_dir, steps=steps, finish=finish, token_figures_share=1, **settings)
+    record_run(run_dir, steps=steps, finish=finish, **settings)
     process = TrainerOfRun(run_dir, tmp_path / "weights")
     process.load(None)
     for step in range(1, steps + 1):
@@ -100,17 +102,9 @@ def test_they_are_what_plain_transformers_compute_of_every_trained_token(
 
 
 def test_the_share_is_of_all_episodes_whatever_the_size_of_their_groups() -> None:
-    for share in (0.0, 0.05, 0.5, 1.0):
-        for index in range(8):
-            ids = range(1 + index, 8000, 8)
-            assert sum(has_figures(one, share) for one in ids) == pytest.approx(share * len(ids), abs=5)
-
-
-def test_none_are_kept_where_none_are_wanted(tmp_path: Path) -> None:
-    record_run(tmp_path / "run", steps=1, token_figures_share=0)
-    process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
-    process.load(None)
-    assert read_figures(Path(process.step_on(batch(1))["weights"])) == {}
+    for index in range(8):
+        ids = range(1 + index, 8000, 8)
+        assert sum(has_figures(one) for one in ids) == pytest.approx(SHARE * len(ids), abs=5)
 
 
 @pytest.mark.soak
@@ -118,19 +112,21 @@ def test_none_are_kept_where_none_are_wanted(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_two_ranks_keep_the_figures_that_one_does(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    settings: dict[str, Any] = {"token_figures_share": 1, "ranks": 2, "tokens_per_pack": 48, "step_timeout_s": 60}
-    await in_thread(lambda: record_run(run_dir, steps=1, finish=with_branches, **settings))
+    settings: dict[str, Any] = {"ranks": 2, "tokens_per_pack": 48, "step_timeout_s": 60}
+    await in_thread(lambda: record_run(run_dir, steps=3, finish=with_branches, **settings))
 
     def alone() -> dict[int, Columns]:
         process = TrainerOfRun(run_dir, tmp_path / "alone")
         process.load(None)
-        return read_figures(Path(process.step_on(batch(1))["weights"]))
+        answers = [process.step_on(batch(step)) for step in (1, 2, 3)]
+        return read_figures(Path(answers[-1]["weights"]))  # the first ones are of the third step
 
     expected = await in_thread(alone)
     with anyio.fail_after(150):
         async with trainer_of(run_dir) as trainer:
             weights = await trainer.load(None)
-            _, trained, _ = await trainer.step(batch(1), weights.version)
+            for step in (1, 2, 3):
+                weights, trained, _ = await trainer.step(batch(step), weights.version)
     assert trained.figures.keys() == expected.keys() != set()
     for episode, columns in expected.items():
         for own, other in zip(trained.figures[episode], columns, strict=True):

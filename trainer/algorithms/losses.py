@@ -14,16 +14,17 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.config.trainer import (
     CispoObjective,
+    DirectObjective,
     GspoObjective,
-    LikelihoodObjective,
-    M2poObjective,
     PpoObjective,
-    ReinforceObjective,
-    SapoObjective,
+    UnclippedObjective,
 )
 from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND
 from agentrl.trainer.packing import SequenceMap
+
+KL_ESTIMATORS = {"loss": "k3", "loss_k2": "k2", "reward": "k1"}
+"""How each kind of `trainer.kl` estimates the divergence from the sampled tokens."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,14 @@ def policy_loss(
             surrogate = objectives.gspo(log_ratio, advantages, sequences, clip_low=low, clip_high=high)
         case CispoObjective(clip_low=low, clip_high=high):
             surrogate = objectives.cispo(log_ratio, advantages, clip_low=low, clip_high=high)
-        case SapoObjective(tau_positive=positive, tau_negative=negative):
-            surrogate = objectives.sapo(log_ratio, advantages, tau_positive=positive, tau_negative=negative)
-        case M2poObjective():
-            surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
-        case LikelihoodObjective():
-            surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
-        case ReinforceObjective():
+        case UnclippedObjective(kind="sapo"):
+            surrogate = objectives.sapo(log_ratio, advantages)
+        case UnclippedObjective(kind="reinforce"):
             surrogate = objectives.reinforce(log_ratio, advantages)
+        case DirectObjective(kind="m2po"):
+            surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
+        case DirectObjective(kind="likelihood"):
+            surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
     loss = -torch.where(mask, weight * surrogate.value, 0.0)
     with torch.no_grad():
         stats = LossStats(
@@ -160,7 +161,7 @@ def regularizers(
         entropies: [T] H of the distribution that each token was drawn from, in nats.
         reference_logprobs: [T] log reference, where there is one.
         stats: The statistics so far.
-        config: β, c and the estimator.
+        config: β and c.
 
     Returns:
         ([T] addends, statistics).
@@ -168,9 +169,9 @@ def regularizers(
     added = torch.zeros_like(logprobs)
     stats = replace(stats, entropy=float(entropies.detach().sum()))
     if reference_logprobs is not None and config.kl.kind != "none":
-        kl = kl_estimate(logprobs, reference_logprobs, config.kl.estimator)
+        kl = kl_estimate(logprobs, reference_logprobs, KL_ESTIMATORS[config.kl.kind])
         stats = replace(stats, kl_reference=float(kl.detach().sum()))
-        if config.kl.kind == "loss":
+        if config.kl.kind != "reward":
             added = added + config.kl.coef * kl
     if config.entropy_coef:
         added = added - config.entropy_coef * entropies

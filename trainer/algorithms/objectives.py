@@ -14,10 +14,9 @@ from torch import Tensor
 
 from agentrl.config.trainer import (
     ConstantLength,
+    LengthMean,
     MaskedImportance,
     NoImportance,
-    SequenceMean,
-    TokenMean,
     TruncatedImportance,
 )
 from agentrl.trainer.packing import SequenceMap
@@ -25,6 +24,10 @@ from agentrl.trainer.packing import SequenceMap
 LOG_RATIO_BOUND = 20.0
 """Bound of |log of a ratio| before it is exponentiated, as in verl: e^20 is far outside every clip, and still a finite number whose
 products are finite."""
+SAPO_TAU_POSITIVE, SAPO_TAU_NEGATIVE = 1.0, 1.05
+"""τ of "sapo" where A > 0, and where it is not: those of the paper."""
+M2PO_THRESHOLD = 0.04
+"""τ of "m2po", that of the paper: the bound of the mean of (log θ/b)²."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
@@ -120,19 +123,17 @@ def cispo(log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: 
     return Surrogate(clipped * advantages * log_ratio, clipped != ratio)
 
 
-def sapo(log_ratio: Tensor, advantages: Tensor, *, tau_positive: float, tau_negative: float) -> Surrogate:
+def sapo(log_ratio: Tensor, advantages: Tensor) -> Surrogate:
     """Return (4/τ)·σ(τ·(r − 1))·A, with τ by the sign of A: a soft gate in place of the clip (SAPO, arXiv 2511.20347).
 
     Args:
         log_ratio: [T] log r.
         advantages: [T] A.
-        tau_positive: τ where A > 0.
-        tau_negative: τ where it is not.
 
     Returns:
         The objective of every token.
     """
-    tau = torch.where(advantages > 0, tau_positive, tau_negative)
+    tau = torch.where(advantages > 0, SAPO_TAU_POSITIVE, SAPO_TAU_NEGATIVE)
     return Surrogate(
         4 / tau * torch.sigmoid(tau * (bounded_exp(log_ratio) - 1)) * advantages, torch.zeros_like(log_ratio).bool()
     )
@@ -235,7 +236,7 @@ def importance_weights(
 
 
 def aggregation_weights(
-    sequences: SequenceMap, *, how: TokenMean | SequenceMean | ConstantLength, token_count: int, sequence_count: int
+    sequences: SequenceMap, *, how: LengthMean | ConstantLength, token_count: int, sequence_count: int
 ) -> Tensor:
     """Return what each token counts in the loss of its minibatch.
 

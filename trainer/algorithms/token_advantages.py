@@ -8,14 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agentrl.config.trainer import KlReward, TeacherConfig, TrainerConfig
+from agentrl.config.trainer import KlPenalty, TeacherConfig, TrainerConfig
 from agentrl.record.credit import EPSILON
-from agentrl.trainer.algorithms.losses import kl_estimate
 from agentrl.trainer.packing import Pack, TrainingSequence
 
 
 def with_kl_penalty(
-    pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: KlReward, *, in_reward: bool
+    pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: KlPenalty, *, in_reward: bool
 ) -> Pack:
     """Return the pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
 
@@ -26,13 +25,13 @@ def with_kl_penalty(
         pack: The pack.
         logprobs: [M] log p, without a gradient.
         reference_logprobs: [M] log reference, without a gradient.
-        config: β and the estimator.
+        config: β.
         in_reward: Whether there is a critic.
 
     Returns:
         The pack with other rewards or advantages.
     """
-    kl = kl_estimate(logprobs, reference_logprobs, config.estimator)
+    kl = logprobs - reference_logprobs  # k1
     if in_reward:
         return replace(pack, rewards=pack.rewards - config.coef * kl)
     total = pack.sequence_map.sum(kl)

@@ -34,13 +34,13 @@ class AdvantagesAndReturns:
 
 
 def gae(
-    pack: Pack, values: Tensor, end_values: Tensor, *, discount: float, decay: float, unit: str
+    pack: Pack, values: Tensor, end_values: Tensor, *, discount: float, decay: float, by_turn: bool
 ) -> AdvantagesAndReturns:
     """Return generalised advantage estimates (Schulman et al. 2016, arXiv 1506.02438, eq. 11–16).
 
         δ_k = r_k + γ·V_{k+1} − V_k        A_k = δ_k + γλ·A_{k+1}        return_k = A_k + V_k
 
-    k counts the steps of one trajectory. A step is a token, or, with `unit` = "turn", a whole turn: r_k is the sum of its tokens'
+    k counts the steps of one trajectory. A step is a token, or, `by_turn`, a whole turn: r_k is the sum of its tokens'
     rewards, V_k the value before its first token, and each of its tokens has A_k. V after the last step is 0 where the trajectory came
     to its end, and what the critic expects there where it was cut off (Pardo et al. 2018, arXiv 1712.00378).
 
@@ -50,13 +50,13 @@ def gae(
         end_values: [S] V after the last step of each trajectory.
         discount: γ.
         decay: λ.
-        unit: "token" or "turn".
+        by_turn: Whether a step is a turn.
 
     Returns:
         Advantages and returns of the M tokens.
     """
     changes = pack.sequence_index.diff() != 0
-    if unit == "turn":
+    if by_turn:
         changes |= pack.turn_index.diff() != 0
     else:
         changes = torch.ones_like(changes)
@@ -141,7 +141,7 @@ class Critic(nn.Module):
             end_values,
             discount=how.discount,
             decay=how.gae_lambda,
-            unit=how.unit,
+            by_turn=how.kind == "turn_gae",
         )
 
     def loss(self, pack: Pack, estimates: AdvantagesAndReturns, value_count: int) -> Tensor:

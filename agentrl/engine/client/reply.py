@@ -104,7 +104,7 @@ class ReplyClient:
         start at its first token, so if it is interrupted it starts over.
 
         Raises:
-            EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
+            EngineError: It took too long, a server refused it, or tokens that were shown are lost.
         """
         if sampling.in_one_piece:
             on_progress = None
@@ -128,7 +128,7 @@ class ReplyClient:
         raise EngineError(
             f"no reply within {self.fleet.limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
             f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
-            f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
+            f"`rollout.episode_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
         )
 
     async def _part(

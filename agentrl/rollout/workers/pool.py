@@ -102,7 +102,7 @@ class Worker:
             if not episode.outcome.done():
                 episode.outcome.set_exception(WorkerLostError(self.reason))
 
-    async def serve(self, child: Child, log: Path, log_start: int, hang_timeout_s: float) -> None:
+    async def serve(self, child: Child, log: Path, log_start: int) -> None:
         """Do what the worker asks until it is gone, then note why: its log says it, from where it began to write there."""
         with suppress(KeyError):  # it names calls that it never sent
             async for frame in self.connection.frames():
@@ -114,7 +114,7 @@ class Worker:
         written = await in_thread(end_of_log, log, log_start)
         # As faulthandler begins, with the stacks of all threads after it.
         if re.search(r"^Timeout \(\d", written, re.MULTILINE):
-            how = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`) by {_blocking_line(written)}"
+            how = f"was blocked for {HANG_TIMEOUT_S:g} s (run long work in a thread) by {_blocking_line(written)}"
         tail = written[-LOG_TAIL_CHARACTERS:].strip()
         self.mark_lost(f"{how}\nthe end of its log {log}:\n{tail}")
 
@@ -164,6 +164,8 @@ def _blocking_line(written: str) -> str:
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""
 PROGRAM = ("-P", "-m", "agentrl.rollout.worker_process")
+HANG_TIMEOUT_S = 30.0
+"""How long a line of a workflow may block the event loop of a worker, which is killed then; its episodes go on elsewhere from their log."""
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
 MAX_FAILED_STARTS = 3
@@ -303,10 +305,10 @@ class WorkerPool:
             assert child.stream is not None
             worker = Worker(name, Connection(child.stream, TO_MAIN), self.engine, tasks)
             tasks.start_soon(worker.connection.send_all)
-            hang_timeout_s = self.config.rollout.hang_timeout_s
-            tasks.start_soon(worker.serve, child, log, log_start, hang_timeout_s)
+            tasks.start_soon(worker.serve, child, log, log_start)
             config = (await config_of_worker(self.config, host)).model_dump(mode="json")
-            worker.connection.send(Start(config, self.engine.state(), [str(path) for path in sys.path], self.training))
+            path, fleet = [str(folder) for folder in sys.path], self.engine.state()
+            worker.connection.send(Start(config, fleet, path, self.training, HANG_TIMEOUT_S))
             with anyio.move_on_after(START_TIMEOUT_S):
                 await worker.started.wait()
             if not worker.started.is_set() or worker.lost.is_set():
@@ -315,7 +317,7 @@ class WorkerPool:
             try:
                 with self.engine.fleet.replicas.joined(name) as worker.replica:
                     tasks.start_soon(worker.send_fleet)
-                    tasks.start_soon(worker.watch, 2 * hang_timeout_s)
+                    tasks.start_soon(worker.watch, 2 * HANG_TIMEOUT_S)
                     yield worker
             finally:
                 if worker.lost.is_set():

@@ -56,6 +56,8 @@ class Start(Frame, frozen=True):
     """`sys.path` of the main process, so that the workflow finds the same modules."""
     training: bool
     """Whether what the episodes record is to be trained on."""
+    hang_timeout_s: float
+    """How long a line of a workflow may block the event loop before the worker ends itself."""
 
 
 class Run(Frame, frozen=True):

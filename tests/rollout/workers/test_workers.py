@@ -261,7 +261,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
     with await in_thread(Store, here / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         async with workers(server_url, config, said) as (runner, server):
-            gate = StalenessGate(groups_per_batch=2, max_staleness=0, order="fifo")
+            gate = StalenessGate(groups_per_batch=2, max_staleness=0, window=1)
             tasks = TaskList([[{"do": "waits_in_the_middle"}]])
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
             async with anyio.create_task_group() as group:
@@ -310,15 +310,18 @@ async def run_beside(runner: WorkerPool, workflow: Path, *todo: str) -> list[Out
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server_url: str, workflow: Path) -> None:
+async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(
+    server_url: str, workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.rollout.workers.pool.HANG_TIMEOUT_S", 2)
     said: list[str] = []
-    async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, _):
+    async with workers(server_url, settings(workflow), said) as (runner, _):
         blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
     assert [outcome.reason for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
-    assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
+    assert f"blocked for 2 s (run long work in a thread) by {where}" in blocks.error
     assert where in said[0]
     assert lost == 3, "the others come to their end alone, or beside it"
 
@@ -330,9 +333,10 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     [("matches", f"by FLOW:{line_of('re.match')} in matches"), ("is_stopped", "sent nothing for 4 s")],
 )
 async def test_a_worker_whose_python_runs_no_more_is_lost_too(
-    server_url: str, workflow: Path, do: str, says: str
+    server_url: str, workflow: Path, monkeypatch: pytest.MonkeyPatch, do: str, says: str
 ) -> None:
-    async with workers(server_url, settings(workflow, hang_timeout_s=2), []) as (runner, _):
+    monkeypatch.setattr("agentrl.rollout.workers.pool.HANG_TIMEOUT_S", 2)
+    async with workers(server_url, settings(workflow), []) as (runner, _):
         (outcome,) = await run_all(runner, do)
     assert outcome.error is not None
     assert says.replace("FLOW", str(workflow)) in outcome.error

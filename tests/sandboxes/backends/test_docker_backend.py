@@ -135,15 +135,6 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
     assert any(line.startswith("Step 1") for line in progress)
 
 
-@pytest.mark.soak
-async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
-    async with open_sandbox(backend=docker, runtime="runc") as sandbox:
-        assert (await sandbox.run(["true"])).ok
-    with pytest.raises(SandboxError, match="runsc"):
-        async with open_sandbox(backend=docker, runtime="runsc"):
-            pass
-
-
 async def test_a_pull_shows_its_steps_and_raises_its_errors() -> None:
     sizes = [{"status": "Downloading", "id": "abc", "progressDetail": {"current": n, "total": 100}} for n in range(101)]
     progress: list[str] = []

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.trainer import M2poObjective, TrainerConfig
+from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
-from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
+from agentrl.trainer.algorithms.objectives import M2PO_THRESHOLD, aggregation_weights, m2_cutoff
 from agentrl.trainer.packing import SequenceMap
 
 WIDE_GSPO = {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28}
@@ -86,9 +86,9 @@ def formula(batch: Batch, config: TrainerConfig) -> float:
     reference = batch.behaviour if config.objective.kind == "m2po" else batch.proximal
     log_r = batch.theta - reference
     kept = set(range(len(log_r)))
-    if isinstance(config.objective, M2poObjective):
+    if config.objective.kind == "m2po":
         left = sorted((t for span in spans for t in span), key=lambda t: log_r[t] ** 2)
-        while left and np.mean([log_r[t] ** 2 for t in left]) > config.objective.threshold:
+        while left and np.mean([log_r[t] ** 2 for t in left]) > M2PO_THRESHOLD:
             left.pop()
         kept = set(left)
     total = 0.0
@@ -113,10 +113,7 @@ def formula(batch: Batch, config: TrainerConfig) -> float:
                 "ppo": min(r * a, clip(r, config) * a),
                 "gspo": min(s * a, clip(s, config) * a),
                 "cispo": clip(r, config) * a * log_r[t],
-                "sapo": 4
-                / (tau := getattr(config.objective, "tau_positive" if a > 0 else "tau_negative", 1.0))
-                / (1 + np.exp(-tau * (r - 1)))
-                * a,
+                "sapo": 4 / (tau := 1.0 if a > 0 else 1.05) / (1 + np.exp(-tau * (r - 1))) * a,
                 "m2po": r * a * (t in kept),
                 "reinforce": r * a,
             }[config.objective.kind]
@@ -140,9 +137,7 @@ def loss_of(batch: Batch, config: TrainerConfig) -> tuple[torch.Tensor, torch.Te
     )
     reference = behaviour if config.objective.kind == "m2po" else proximal
     log_ratios = (theta - behaviour).detach()
-    kept = log_ratios.square() <= m2_cutoff(
-        log_ratios[sequences.loss_mask], getattr(config.objective, "threshold", 0.04)
-    )
+    kept = log_ratios.square() <= m2_cutoff(log_ratios[sequences.loss_mask], M2PO_THRESHOLD)
     losses, stats = policy_loss(theta, reference, behaviour, advantage, sequences, config, kept)
     assert stats.tokens == batch.mask.sum()
     shares = aggregation_weights(

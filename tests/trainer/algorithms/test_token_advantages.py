@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.trainer import KlReward
+from agentrl.config.trainer import KlPenalty
 from agentrl.trainer.algorithms.token_advantages import whitened, with_kl_penalty
 from agentrl.trainer.packing import pack_sequences
 from tests.trainer.random_trees import random_tree
@@ -29,7 +29,7 @@ def test_whitening_counts_every_trained_token_once(rows: list[list[float]]) -> N
 
 @given(st.integers(0, 1000))
 def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> None:
-    config = KlReward(coef=0.5)
+    config = KlPenalty(kind="reward", coef=0.5)
     (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
     generator = torch.Generator().manual_seed(seed)
     own, reference = (torch.randn(batch.trained_tokens, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -45,6 +45,6 @@ def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> N
 def test_with_a_critic_each_token_pays_for_its_own_divergence_in_its_reward() -> None:
     (batch,) = pack_sequences(random_tree(random.Random(3), depth=2), 1000)
     own, reference = torch.randn(2, batch.trained_tokens, generator=torch.Generator().manual_seed(3))
-    got = with_kl_penalty(batch, own, reference, KlReward(coef=0.5), in_reward=True)
+    got = with_kl_penalty(batch, own, reference, KlPenalty(kind="reward", coef=0.5), in_reward=True)
     assert torch.allclose(got.rewards, batch.rewards - 0.5 * (own - reference))
     assert torch.equal(got.advantages, batch.advantages)

@@ -25,17 +25,17 @@ from tests.record.test_returns import record_of
 from tests.trainer.random_trees import random_tree
 
 
-@given(st.integers(0, 1000), st.floats(0.5, 1), st.floats(0, 1), st.sampled_from(["token", "turn"]))
-def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: float, unit: str) -> None:
+@given(st.integers(0, 1000), st.floats(0.5, 1), st.floats(0, 1), st.booleans())
+def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: float, by_turn: bool) -> None:
     (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
     values = torch.randn(batch.trained_tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ends = torch.randn(batch.sequence_count, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-    got = gae(batch, values, ends, discount=discount, decay=decay, unit=unit)
+    got = gae(batch, values, ends, discount=discount, decay=decay, by_turn=by_turn)
     for path in batch.sequence_index.unique().tolist():
         rows = [t for t in range(batch.trained_tokens) if batch.sequence_index[t] == path]
         steps: list[list[int]] = []
         for t in rows:
-            if unit == "turn" and steps and batch.turn_index[steps[-1][0]] == batch.turn_index[t]:
+            if by_turn and steps and batch.turn_index[steps[-1][0]] == batch.turn_index[t]:
                 steps[-1].append(t)
             else:
                 steps.append([t])
@@ -78,13 +78,13 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
         reward=[None, *(2.0 if turn == masked else 5.0 for turn in (1, 2)), 8.0],
         truncated=[False, *(turn == masked for turn in (1, 2)), False],
     )
-    config = TrainerConfig(advantage="gae", turns={"truncated": "mask", "failed": "penalise", "penalty": 0.5})
+    config = TrainerConfig(advantage="gae", turns={"truncated": "mask", "failed": "penalise"})
     record.turns[3].failed, record.turns[3].trained = True, False
     episode = FinishedEpisode(1, 1, 0, 0.0, 0, record)
     (sequences,) = training_sequences([episode], config)
     earned = {int(i): float(r) for s in sequences for i, r in zip(s.token_ids, s.rewards, strict=True) if float(r)}
-    # The untrained turn 3 hands 7.5 to the masked turn, which hands half of its 9.5 to the root.
-    assert earned == {0: 4.75, 3 - masked: 5.0}
+    # The untrained turn 3 hands 7 to the masked turn, which hands half of its 9 to the root.
+    assert earned == {0: 4.5, 3 - masked: 5.0}
 
 
 @pytest.mark.slow
