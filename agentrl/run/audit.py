@@ -27,7 +27,7 @@ from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, Sto
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.rollout.gate import gate_of
 from agentrl.run.checkpoint_url import checkpoint_url
-from agentrl.run.open_run import Run
+from agentrl.run.open_run import open_run
 from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.batches import batches, wrong_minibatches
 from agentrl.store.database import check_pages, reporting
@@ -151,7 +151,7 @@ def audit(run_dir: Path) -> Audit:
         StoreError: There is no run in the directory, or an evaluation is.
     """
     check_no_evaluation(run_dir)
-    with Run(run_dir).open_store() as store, reporting(run_dir / "store.sqlite"):
+    with open_run(run_dir).open_store() as store, reporting(run_dir / "store.sqlite"):
         return store.read(lambda db: _audit(db, run_dir))
 
 

@@ -19,7 +19,6 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
-from agentrl.config.data import InOrder
 from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
@@ -302,7 +301,7 @@ async def test_groups_that_failed_are_no_reason_to_train_on_equal_rewards(
             raise ValueError("no")
         return 1.0
 
-    tasks = TaskList([[{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2], order=InOrder(), epochs=1)
+    tasks = TaskList([[{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2], order="in_order", epochs=1)
     batches, controller, _ = await collect(
         run, server_url, nano_format, tmp_path, tasks=tasks, drop_uniform_groups=True, max_failed_share=1.0, retries=0
     )

@@ -164,7 +164,7 @@ def test_the_audit_leaves_nothing_beside_a_store_that_is_closed(run_dir: Path) -
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no store"):
+    with pytest.raises(StoreError, match="holds no run"):
         audit(tmp_path)
     (tmp_path / "store.sqlite").write_text("not a database, but long enough to be read as one " * 10)
     with pytest.raises(StoreError, match="cannot be used as a store: file is not a database"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
-from agentrl.config.data import InOrder, ShuffledOrder
+from agentrl.config.data import TaskOrder
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.tasks.curriculum import TaskList, open_run_tasks
 from agentrl.tasks.task_type import task_type_of
@@ -25,7 +25,7 @@ TASKS = [{"n": n} for n in range(7)]
 
 @given(st.integers(1, 20), st.integers(0, 99), st.booleans())
 def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool) -> None:
-    order = ShuffledOrder() if shuffle else InOrder()
+    order: TaskOrder = "shuffled" if shuffle else "in_order"
     tasks = TaskList([[{"n": n} for n in range(count)]], order=order, seed=seed, epochs=3)
     visited = [tasks.task_of_group(group) for group in range(3 * count)]
     for epoch in range(3):

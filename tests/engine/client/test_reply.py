@@ -102,7 +102,7 @@ async def test_a_slow_reply_is_an_error_with_the_setting_to_change(server_url: s
     ):
         await other.pause("in_place")
         try:
-            with pytest.raises(EngineError, match=r"engine\.request_timeout_s"):
+            with pytest.raises(EngineError, match=r"rollout\.episode_timeout_s"):
                 await engine.generate([1, 2, 3, 4], Sampling(max_new_tokens=5), "s")
         finally:
             await other.resume()
