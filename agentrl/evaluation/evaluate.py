@@ -131,9 +131,8 @@ async def evaluate(
             if chat_format is None:
                 runner = await _remote_runner(stack, config, run, base_url, api_key)
             else:
-                seed = (
-                    config.seed + log.store.restart - 1
-                )  # by the same seed, a start would sample what an earlier one did
+                # By the same seed, a start would sample what an earlier one did.
+                seed = config.seed + log.store.restart - 1
                 runner = await _own_runner(stack, config, run, chat_format, view.say, seed)
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
@@ -198,9 +197,8 @@ async def _own_runner(
     """Serve the model of the configuration, and return a runner whose episodes ask it."""
     for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
         say(lacking)
-    say(
-        f"{'asking the engine at `engine.urls`' if config.engine.urls else 'starting the engine'}; {chat_format.summary}"
-    )
+    begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
+    say(f"{begins}; {chat_format.summary}")
     logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-", kept_after=ERRORS_WITH_A_LOG))
     hosts = await stack.enter_async_context(open_hosts(config))
     engine = await stack.enter_async_context(open_engine(config, logs=logs, seed=seed, open_host=hosts))

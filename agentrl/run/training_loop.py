@@ -89,7 +89,7 @@ async def evaluate_held_out(
         return None
     run.view.phase = f"evaluating {when}"
     result = await evaluate_tasks(run.controller.runner, tasks, run.config)
-    if result.failed == len(result.episodes):
+    if result.failed == result.episode_count:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
         f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {result.episode_count} episodes of "

@@ -136,6 +136,8 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     # Two episodes at a time keep the engine the slower side, so that updates find replies in flight.
     result = ended([*command, "--steps=4", "--rollout.max_concurrent=2"], tmp_path / "run")
     assert result.returncode == 0, result.stdout + result.stderr
+    assert "evaluation after training" in result.stdout
+    assert "evaluation episode failed" not in result.stdout
     run_dir = tmp_path / "run"
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary.keys() >= SUMMARY
