@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -35,13 +35,16 @@ KINDS = [
 
 
 @pytest.fixture(params=KINDS)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[UpdatableEngine]:
-    opened: AbstractAsyncContextManager[UpdatableEngine] = (
-        load_object(os.environ["AGENTRL_ENGINE"])()
-        if request.param == "yours"
-        else sglang_engine([request.getfixturevalue(request.param)])
-    )
-    async with opened as engine:
+def unopened(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[UpdatableEngine]:
+    """An engine, whose server is started outside the event loop."""
+    if request.param == "yours":
+        return cast(AbstractAsyncContextManager[UpdatableEngine], load_object(os.environ["AGENTRL_ENGINE"])())
+    return sglang_engine([request.getfixturevalue(request.param)])
+
+
+@pytest.fixture
+async def engine(unopened: AbstractAsyncContextManager[UpdatableEngine]) -> AsyncIterator[UpdatableEngine]:
+    async with unopened as engine:
         yield engine
 
 
