@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from traceback import walk_tb
 from typing import Any, Generic, ParamSpec
 
 import anyio
 
-from agentrl.errors import RewardFunctionError, WorkflowError
+from agentrl.errors import BadRewardError, RewardFunctionError, WorkflowError
 from agentrl.reward import MAX_METRIC, Reward, checked_number
+from agentrl.system.failure_text import place_of
 from agentrl.system.tasks import in_users_thread
 
 P = ParamSpec("P")
@@ -76,7 +78,10 @@ class Rubric(Generic[P]):
                 returned = await _returned(function, *args, **kwargs)
                 values[name] = checked_number("what it returned", returned, MAX_METRIC)
             except Exception as error:
-                failure = RewardFunctionError(f"the reward function {name} failed: {type(error).__name__}: {error}")
+                what = f"{type(error).__name__}: {error}"
+                if not isinstance(error, BadRewardError):
+                    what += f" (at {place_of([frame for frame, _ in walk_tb(error.__traceback__)])})"
+                failure = RewardFunctionError(f"the reward function {name} failed: {what}")
                 failure.__cause__ = error
                 failures.append(failure)
                 group.cancel_scope.cancel()

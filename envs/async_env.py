@@ -248,8 +248,8 @@ async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
         if "unexpected keyword argument" not in str(error):
             raise
         raise EpisodeError(
-            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class, which agentrl/Gym-v0 takes as make={{...}}: bound its turns '
-            "by env.play(episode, max_turns=...), or by max_turns in a ToolEnv's class"
+            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class, which agentrl/Gym-v0 takes as make={{...}}; '
+            "max_turns is one of env.play(episode, max_turns=...), or an attribute of a ToolEnv's class"
         ) from error
     finally:
         abandoned = True

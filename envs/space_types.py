@@ -3,7 +3,7 @@
     type_of(Discrete(4), ["left", "down", "right", "up"])   Literal["left", "down", "right", "up"]
     type_of(Box(-1, 1, (2,)))                               list of 2 floats from -1 to 1
     element_of(Box(-1, 1, (2,)), [0.5, -1])                 array([0.5, -1.], dtype=float32)
-    shown(space, observation)                               text
+    shown(observation)                                      text
 
 Discrete, Box, MultiDiscrete, MultiBinary, Text, Tuple and Dict, in each other as deep as one likes.
 """

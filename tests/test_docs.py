@@ -206,6 +206,7 @@ def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
         "reward_groups": 8,
         "reward_episodes": 64,
         "reward_failed": 0,
+        "reward_dropped": 0,
         "staleness_mean": 0.5,
         "staleness_max": 2.0,
         "train_s": 0.5,

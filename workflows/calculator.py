@@ -1,4 +1,4 @@
-"""Work out a chained sum with a calculator: the workflow of the README."""
+"""Work out a chained sum with a calculator: the workflow of `make quickstart`."""
 
 from agentrl import Episode
 

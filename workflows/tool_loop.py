@@ -50,8 +50,8 @@ class EnvTask(BaseModel):
 
 async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     """Return the sum of the environment's rewards."""
-    task = episode.task
-    env = episode.env(task["env"], **task.get("make", {}))
-    seed = task.get("seed", episode.group_seed)
-    await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options", task))
-    return await env.play(episode, max_turns=task.get("max_turns"), turn_rewards=task.get("turn_rewards", False))
+    task = EnvTask.model_validate(episode.task)
+    env = episode.env(task.env, **task.make)
+    seed = {None: episode.group_seed, "attempt": episode.seed}.get(task.seed, task.seed)
+    await env.reset(seed=seed, options=episode.task if task.options is None else task.options)
+    return await env.play(episode, max_turns=task.max_turns, turn_rewards=task.turn_rewards)

@@ -74,6 +74,6 @@ def show_evaluation(result: Evaluation, *, per_task: bool = False) -> None:
     if path := result.directory:
         kept = "the episodes are kept"
         if not any(episode.tokens for episode in result.episodes):
-            kept += " without a call of the model, as none was made, or an endpoint elsewhere answered it"
+            kept += " without what was said: the model was elsewhere, or never asked"
         print(as_typed_here(f"{kept}: agentrl episodes {path} lists them, agentrl view {path} shows them"))
     print_table((), result.to_table().items())

@@ -74,6 +74,14 @@ def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]
     return names.copy(renderer=NameRenderer(max_width=width), max_width=width), description
 
 
+OF_TRAINING = (
+    *("trainer.", "steps", "run_dir", "data.order", "data.epochs"),
+    *(f"rollout.{name}" for name in ("batch_size", "group_size", "max_staleness", "window", "temperature")),
+    *(f"rollout.{name}" for name in ("retries", "max_failed_share", "drop_uniform_groups")),
+)
+"""How the names of keys begin that an evaluation does not use."""
+
+
 def options_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
     """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named.
 
@@ -101,7 +109,7 @@ if TYPE_CHECKING:
     VetKeys = dict[str, Any]
 else:
     Keys = options_of()
-    EvalKeys = options_of(hidden=("trainer.", "steps", "run_dir"))
+    EvalKeys = options_of(hidden=OF_TRAINING)
     ServeKeys = options_of("seed", "model", "engine", "proxy", "trainer.lora")
     VetKeys = options_of("sandbox", "data")
 
@@ -114,13 +122,17 @@ Files = Annotated[
     ),
 ]
 Workflow = Annotated[Path | None, Parameter(help="Python file with `async def run(episode)`.")]
-RESUME_HELP = (
-    "Go on with the run in this directory, with the configuration that it has. Keys change single values of it."
-)
-Resume = Annotated[Path | None, Parameter(help=RESUME_HELP)]
+Resume = Annotated[
+    Path | None,
+    Parameter(
+        help="Go on with the run in this directory, with the configuration that it has. Keys change single values of it."
+    ),
+]
 Flag = Annotated[bool, Parameter(show_default=False)]
-VIEW_HELP = "Show it on a page while it goes on; its address is printed."
-ViewFlag = Annotated[bool, Parameter(name="--view", show_default=False, help=VIEW_HELP)]
+ViewFlag = Annotated[
+    bool,
+    Parameter(name="--view", show_default=False, help="Show it on a page while it goes on; its address is printed."),
+]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 
 NO_KEYS: dict[str, Any] = {}

@@ -78,7 +78,7 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "GPUs", f"{len(gpus)} from NVIDIA" if gpus else "none from NVIDIA: use `--model nano` or another small model"
     yield "trainer", _version("torch", "transformers", extra="train")
     yield "LoRA", _version("peft", extra="lora")
-    if shutil.which("sglang"):
+    if find_spec("sglang"):
         yield "SGLang", _version("sglang")
     else:
         yield "SGLang", "not in this environment: `pip install sglang`, or name another's Python by `engine.python`"

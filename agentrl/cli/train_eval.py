@@ -101,6 +101,8 @@ def evaluate(
     from agentrl.evaluation.directory import new_directory
     from agentrl.evaluation.evaluate import evaluate as run_evaluation
 
+    if "tasks" in keys:  # before the held-out ones of a file
+        keys = {"eval.tasks": "", "data.eval_share": 0, **keys}
     chosen = configuration(keys, config, workflow, "workflow", "tasks", "model.path")
     key = api_key or os.environ.get("OPENAI_API_KEY", "-")
     out = new_directory() if show and out is None else out

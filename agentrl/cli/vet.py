@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,8 @@ def vet(
         if file is not None:
             check_file(file, sources)
     # Tasks that cannot be used are there too: they have their reports.
-    examined = [task for name in sources for task in list_tasks(rows_of(name), limit, data=run.data)]
+    listed = (list_tasks(rows_of(name), limit, data=run.data) for name in sources)
+    examined = list(islice(chain.from_iterable(listed), limit))
     try:
         reports = run_vetting(run, examined, timeout_s=timeout_s, runs=runs)
     except* SandboxError as failed:  # an exit code of 1 says that tasks are refused

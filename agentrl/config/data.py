@@ -25,14 +25,14 @@ class DataConfig(Section):
     """Which tasks are practised, and in which order."""
 
     order: TaskOrder = "shuffled"
-    """Which task comes next. shuffled: every epoch in an order of its own; in_order: as the tasks are written; difficulty: those that are
-    sometimes solved most, by the mean reward of their last group (docs/curriculum.md). A stream comes in its own order."""
+    """Which task comes next. shuffled: every epoch in an order of its own; in_order: as the tasks are written; difficulty: mostly
+    those that are solved sometimes, by the mean reward of their last group (docs/curriculum.md). A stream comes in its own order."""
     sources: list[TaskSource] = Field(default_factory=list)
     """Several sources of tasks in place of `tasks`, mixed by their weights: [{tasks = "easy.jsonl", weight = 2}, {tasks = "hard.jsonl"}]."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Fields of a task that have another name in the data set, those of `eval.tasks` too: `--data.columns.prompt question`."""
     fields: dict[str, Any] = Field(default_factory=dict)
-    """What every task has that says nothing else itself, those of `eval.tasks` too: `--data.fields.scorer number`."""
+    """Fields to add to every task that lacks them, those of `eval.tasks` too: `--data.fields.scorer number`."""
     epochs: Positive | None = None
     """The run ends when every task was visited so often, if not by `steps` before. Default: as often as the steps need."""
     eval_share: Share = 0.0

@@ -34,7 +34,7 @@ def load_config(
 
     Args:
         files: TOML files. A table of a later one adds to that of an earlier one.
-        overrides: values by their dotted keys, such as {"trainer.lr": "1e-4"}. A text is read as TOML where it is TOML
+        overrides: values by their dotted keys, such as {"trainer.optimizer.lr": "1e-4"}. A text is read as TOML where it is TOML
             ("1e-4", "[1, 2]", "true") and its key does not hold text.
         values: sections and keys of the top level. None and "" count as not given.
 

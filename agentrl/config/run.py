@@ -55,8 +55,8 @@ class RolloutConfig(Section):
     """Which conversations of an episode are trained on. main: those of the main agent, without titles, side questions and
     sub-agents; all; or FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
     drop_uniform_groups: bool = True
-    """Drop groups whose rewards are all equal: they teach nothing. After 20 batches' worth of dropped groups in a row the next are trained
-    on all the same, until one differs: the run goes on to its end."""
+    """Drop groups whose rewards are all equal: they teach nothing. After 20 batches' worth in a row they are trained on too, until a group's
+    rewards differ, so that the run can end."""
     workers: NotNegative = 0
     """Processes that run the workflows; 0: they run in the main process, where a breakpoint works. On a cluster at least 1."""
 
@@ -130,7 +130,7 @@ class ProxyConfig(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """0: a free one. With `rollout.workers`, whose proxies are on free ones, it is that of `/metrics` alone, and 0: none."""
+    """0: a free one. With `rollout.workers` it is the port of `/metrics` alone, and 0 means no `/metrics`."""
 
 
 class SandboxConfig(Section):
@@ -149,7 +149,8 @@ class EvalConfig(Section):
     """Evaluation: `agentrl eval`, and before and after training."""
 
     tasks: str | None = None
-    """Task file, or another source of tasks; none given: no evaluation, unless data.eval_share holds some out."""
+    """Task file, or another source of tasks. None given: those that data.eval_share holds out; else a run evaluates nothing, and
+    `agentrl eval` evaluates `tasks`."""
     limit: Positive | None = None
     """Use the first so many tasks."""
     samples: Positive = 1

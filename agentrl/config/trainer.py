@@ -138,8 +138,8 @@ class GroupAdvantage(Section):
 
     kind: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
     discount: Annotated[float, Field(ge=0, le=1)] | None = None
-    """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
-    worth its own reward, or else its role's, or else the episode's; with a critic, 1: what the next step's value counts."""
+    """γ: a turn is worth its own reward plus γ times what the next turn is worth. Default: a turn is worth its own reward, or else its
+    role's, or else the episode's; with a critic, 1: what the next step's value counts."""
 
 
 class GaeAdvantage(Section):
@@ -228,7 +228,7 @@ class CheckpointConfig(Section):
     keep: Positive = 2
     """How many checkpoints stay on disk."""
     url: str | None = None
-    """A URL where those that are kept are too, in a folder named as the run's directory: s3://bucket/folder, for one."""
+    """A URL, such as s3://bucket/folder, where kept checkpoints are copied to, in a folder named as the run directory."""
 
 
 class TrainerConfig(Section):
@@ -239,7 +239,7 @@ class TrainerConfig(Section):
     tokens_per_pack: Positive = 4096
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
-    """c: the entropy of every trained token's distribution is rewarded so much."""
+    """c: weight of the entropy bonus, for each trained token."""
     ranks: Positive = 1
     """Processes that share the model (FSDP2) and every minibatch, on this machine; where torch sees GPUs, one each."""
     precision: Literal["float32", "mixed"] = "float32"

@@ -177,9 +177,9 @@ def _something_else(path: Path, kind: Kind, difference: str = "") -> str:
 
 def _difference(before: str, kind: Kind, identity: Mapping[str, Any]) -> str:
     """Return what differs between a store's note of its tasks and what is to fill it; "": it is of another kind."""
-    there = json.loads(before or "{}").get(kind)
-    if not isinstance(there, dict):
+    if not before.startswith(f'{{"{kind}": '):
         return ""
+    there = json.loads(before)[kind]
     differing = [
         f"{name} {there.get(name)!r} is not {value!r}" for name, value in identity.items() if there.get(name) != value
     ]

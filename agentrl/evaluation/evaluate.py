@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -38,6 +37,7 @@ from agentrl.system.files import scratch_directory, write_whole
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
+from agentrl.tasks.curriculum import open_run_tasks
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import episode_seed, fingerprint, list_tasks
 from agentrl.tracking.tracker import load_trackers, open_tracking
@@ -86,15 +86,20 @@ async def evaluate(
     chat_format: ChatFormat | None = None
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or EvaluationView(print_note)
     check_set(config, "model.path")
-    if sources.tasks is None and not config.tasks:
+    if sources.tasks is None and not (config.tasks or config.eval.tasks or config.data.eval_share):
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
-    given = config.tasks if sources.tasks is None else sources.tasks
-    chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run), config.data)
+    held_out = sources.tasks is None and (config.eval.tasks or config.data.eval_share)
+    if held_out and not config.eval.tasks:
+        _, chosen = await in_users_thread(open_run_tasks, config, None, task_type_of(run))
+    else:
+        given = sources.tasks if sources.tasks is not None else config.eval.tasks or config.tasks
+        chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run), config.data)
     name, workflow_hash = await in_thread(_workflow_of, sources)
     identity = {
         "workflow": name,
         "tasks": fingerprint(chosen),
         "model": config.model.path,
+        "renderer": [config.model.renderer, config.model.renderer_options],
         "base_url": base_url and without_secrets(base_url),
         "workflow_sha256": workflow_hash,
         "temperature": config.eval.temperature,
@@ -112,6 +117,8 @@ async def evaluate(
     else:
         config, chat_format = await with_chat_format(await check_start(on_cluster(config), view.say))
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
+    if held_out:
+        view.say(f"the tasks are the {len(chosen)} held-out ones")
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
@@ -137,7 +144,7 @@ async def evaluate(
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
-        health = Health(recent=deque())
+        health = Health()
         decode = chat_format.decode if chat_format else str
         seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
         async with AlarmWatch(lambda: alarms(seen, training=False), view.say, lambda: view.progress).open():
@@ -231,7 +238,9 @@ async def evaluate_tasks(
         The figures and the episodes that are kept.
     """
     view, samples = view or EvaluationView(), config.eval.samples
-    sampling = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+    sampling = SamplingDefaults(
+        temperature=config.eval.temperature, top_p=config.rollout.top_p, max_tokens=config.rollout.max_tokens
+    )
     episodes: dict[tuple[int, int], Outcome | RunEpisode] = {**(done or {})}
     slots = anyio.Semaphore(config.rollout.max_concurrent)
     view.begin(len(tasks) * samples, len(episodes))

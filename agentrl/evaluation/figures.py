@@ -80,7 +80,7 @@ class Evaluation:
         """Return the figures by their names, as text with what each is the mean of, in the order in which they are shown."""
         counted = " and count as reward 0" if self.failed else ""
         ends = reasons_text(Counter(episode.reason for episode in self.episodes))
-        of = f"  n = {f'{self.tasks} tasks' if self.tasks > 1 else f'{self.episode_count} episodes'}"
+        of = f"  n = {f'{self.tasks} tasks' if self.tasks > 1 else f'{self.episode_count} episodes of one task'}"
         having = Counter(name for episode in self.episodes for name in episode.metrics)
         return {
             "mean reward [95 %]": f"{Interval(self.mean_reward, *self.mean_reward_95)}{of}",
@@ -124,7 +124,7 @@ def summarise(by_task: Sequence[Sequence[Ended]], names: Sequence[str], pass_rew
 
     pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
     for k the powers of 2 up to n, and n. Intervals are over the m tasks, whose means are the independent draws (Miller 2024,
-    arXiv 2411.00640); of a single task, over its episodes. They are Student's, mean ± t·s/√m, and Wilson's where all draws are 0 or 1.
+    arXiv 2411.00640); of a single task, over its episodes. They are Student's, mean ± t·s/√m, and Wilson's where all draws are 0 or 1 (of pass@k, also where all are equal).
 
     Args:
         by_task: The episodes of each task.

@@ -125,7 +125,9 @@ class Proxy(CompletionService):
                 return json_response(self._models(listed[1]))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
                 return json_response(responses.stored_response(role.session, method, path.removeprefix(RESPONSES)))
-        hint = " Leave /v1 out of the base URL: this client adds it." if path.startswith("/v1/v1") else ""
+        hint = " The base URL has one /v1 too many." if path.startswith("/v1/v1") else ""
+        if f"/v1{path}" in DIALECTS:
+            hint = " The base URL ends in /v1."
         raise ApiError(404, f"There is no {method} {path}.{hint}", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
@@ -155,7 +157,7 @@ class Proxy(CompletionService):
 
     def _note_ignored(self, request: CompletionRequest) -> None:
         """Count what a client asks for and does not get; the log names each field once."""
-        names = [*request.ignored, *([] if request.model == self.model else ["model"])]
+        names = request.ignored
         new = [name for name in names if name not in self.ignored][: MAX_IGNORED - len(self.ignored)]
         self.ignored.update(name for name in names if name in self.ignored or name in new)
         if new:

@@ -299,7 +299,7 @@ class Sessions:
                 raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
         if key in self._closed:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
-        message = "Incorrect API key provided: it names no open session; `episode.api_key` does, and with `agentrl serve` the key that POST /sessions returns."
+        message = "Incorrect API key provided: it names no open session; `episode.api_key` does, and with `agentrl serve` the key that POST /sessions returns (the admin key is for /sessions)."
         raise ApiError(401, message, code="invalid_api_key")
 
     async def close_idle(self) -> None:

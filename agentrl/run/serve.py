@@ -385,5 +385,5 @@ def _with_trajectories(
 
 
 def _final(session_id: str) -> ApiError:
-    message = f"The session {session_id!r} has ended, and its record is final: rewards come before it is closed, idle too long, or the service ends."
+    message = f"The session {session_id!r} has ended, and its record is final: rewards come before it is closed, idle too long, or the service ends or is killed."
     return ApiError(409, message, code="session_closed")

@@ -91,9 +91,10 @@ async def evaluate_held_out(
     result = await evaluate_tasks(run.controller.runner, tasks, run.config)
     if result.failed == result.episode_count:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
+    failed = f", of which {result.failed} failed and count as reward 0" if result.failed else ""
     run.view.say(
         f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {result.episode_count} episodes of "
-        f"{result.tasks} held-out tasks"
+        f"{result.tasks} held-out tasks{failed}"
     )
     run.tracking.log(run.trainer.weights.version, result.to_metrics())
     if when == "before training":

@@ -89,6 +89,8 @@ def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
 def reward_text(metrics: Mapping[str, Any]) -> str:
     """Return the mean reward of a step, with how much it rests on."""
     episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
-    mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
-    shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"
-    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")
+    if metrics["reward_mean"] is None:
+        return "– (no group has ended since)"
+    shown = f"{metrics['reward_mean']:.3f} (n = {metrics['reward_groups']} groups, {episodes} episodes"
+    shown += f", {failed / (episodes + failed):.0%} failed" if failed else ""
+    return shown + (f"; {dropped} groups dropped)" if (dropped := metrics["reward_dropped"]) else ")")

@@ -109,7 +109,7 @@ class RunEpisode(ListedEpisode):
             began_anew = ", a new conversation" if not parent and index > 1 else ""
             left_out = " (not trained on)" if not parent and turn.left_out else ""
             own = "" if turn.reward is None else f", reward {turn.reward:g}"
-            cut = ", cut off for its length" if turn.truncated else ""
+            cut = ", cut off (max_tokens or the context was used up)" if turn.truncated else ""
             altered = "".join(f", {field} {value}" for field, value in turn.alterations.items())
             how = altered and f", sampled with{altered[1:]}"
             yield f"--- {name}{branch}{began_anew}{left_out}: prompt\n{decode(turn.prompt_ids)}"
@@ -177,5 +177,5 @@ def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:
     names = ("the best", "the worst") if len({episode.reward for episode in spoken}) > 1 else ("a",)
     for name, episode in zip(names, spoken[-1:] + spoken[:1], strict=False):
         turn = episode.record.turns[-1]
-        cut = ", cut off for its length" if turn.truncated else ""
+        cut = ", cut off (max_tokens or the context was used up)" if turn.truncated else ""
         yield f"{name} reply (reward {episode.reward:g}{cut}): {one_line(episode.source.text.decode(turn.output_ids))!r}"

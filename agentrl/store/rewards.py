@@ -28,6 +28,8 @@ class GroupRewards:
     """The rewards of its finished episodes."""
     failed: int
     """Episodes whose last attempt failed."""
+    dropped: bool = False
+    """Whether it is not trained on."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class MeanReward:
     """Their finished episodes."""
     failed: int
     """Failed episodes, those of groups without a finished one included."""
+    dropped: int = 0
+    """Groups that are not trained on."""
 
     def to_metrics(self) -> dict[str, Any]:
         """Return it as the metrics of a step keep it."""
@@ -57,22 +61,24 @@ def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
         groups=len(means),
         episodes=sum(len(group.rewards) for group in groups),
         failed=sum(group.failed for group in groups),
+        dropped=sum(group.dropped for group in groups),
     )
 
 
 def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     """Return the groups of a store that count, from the id `first` on, dropped ones and those in batches included."""
     rows = db.execute(
-        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.reason = 'finished' THEN e.reward END) FROM groups g"
+        "SELECT g.id, g.state = 'rejected', e.episode_index, MAX(CASE WHEN e.reason = 'finished' THEN e.reward END) FROM groups g"
         " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= :first"
         " AND g.id < COALESCE((SELECT MIN(id) FROM groups WHERE id >= :first AND state = 'open'), 9223372036854775807)"
         " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
         {"first": first},
     ).fetchall()
     found = []
-    for group_id, own in itertools.groupby(rows, key=itemgetter(0)):
-        rewards = [reward for _, episode_index, reward in own if episode_index is not None]
-        found.append(GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None)))
+    for (group_id, dropped), own in itertools.groupby(rows, key=itemgetter(0, 1)):
+        rewards = [reward for *_, episode_index, reward in own if episode_index is not None]
+        finished = [reward for reward in rewards if reward is not None]
+        found.append(GroupRewards(group_id, finished, rewards.count(None), bool(dropped)))
     return found
 
 

@@ -56,6 +56,8 @@ def load_object(name: str) -> Any:
     """
     source, _, attribute = name.rpartition(":")
     module = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    if not hasattr(module, attribute):
+        raise AttributeError(f"{source} has no attribute {attribute!r}")
     return getattr(module, attribute)
 
 

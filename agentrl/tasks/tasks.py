@@ -227,7 +227,7 @@ def list_tasks(
         return tasks[:limit]
     if limit is None:
         name = source if isinstance(source, str) else "tasks"
-        raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
+        raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit` (of vet: `--limit`)")
     tasks.epochs = 1
     return [one.usable() for one in map(tasks.task_of_group, range(limit)) if one is not None]
 

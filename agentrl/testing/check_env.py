@@ -74,7 +74,7 @@ async def check_env(
     no `ToolEnv` is checked by gymnasium's own `check_env` too.
 
     Args:
-        env: What `episode.env` takes: an id of gymnasium's registry, a class, or a function that makes one.
+        env: What `episode.env` takes: an id of gymnasium's registry, FILE.py:CLASS, an environment, a class, or a function that makes one.
         tasks: Tasks to reset with. None is a random one.
         seed: Of every reset.
         max_steps: Messages in which an episode must end.

@@ -162,7 +162,8 @@ def episode_html(episode: RunEpisode) -> str:
 def evaluation_html(evaluation: Evaluation) -> str:
     """Return what a notebook shows of an evaluation: its figures, and the first of its episodes."""
     kept = evaluation.episodes[:SHOWN_EPISODES]
-    return _framed("evaluation", map(ShownRun(kept[0].source.path).read, kept), evaluation.to_table().items())
+    shown = [ShownRun(one.source.path).read(one) for one in kept]
+    return _framed("evaluation", shown, evaluation.to_table().items())
 
 
 def _framed(title: str, episodes: Iterable[dict[str, Any]], figures: Iterable[tuple[str, object]] = ()) -> str:

@@ -24,6 +24,7 @@ STEP: dict[str, Any] = {
     "reward_groups": 7,
     "reward_episodes": 27,
     "reward_failed": 1,
+    "reward_dropped": 0,
     "staleness_mean": 1.25,
     "staleness_max": 2.0,
     "train_s": 1.5,
@@ -97,7 +98,7 @@ def test_what_was_not_measured_in_a_step_is_not_shown_of_it() -> None:
     view = view_on(Console(file=file, width=60))
     step = {name: value for name, value in STEP.items() if not name.startswith("staleness") and "share" not in name}
     view.on_step({**step, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
-    assert "reward – (n = 0 groups, 0 episodes)  train 1.5 s  wait 0.2 s  pause 4 ms  failed 1\n" in file.getvalue()
+    assert "reward – (no group has ended since)  train 1.5 s  wait 0.2 s  pause 4 ms  failed 1\n" in file.getvalue()
     Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
 
 

@@ -101,7 +101,7 @@ def test_of_a_single_task_the_episodes_are() -> None:
     result = summarise([[ended(float(s < 5)) for s in range(10)]], [""], pass_reward=1.0)
     assert sorted(result.pass_at) == [1, 2, 4, 8, 10]
     assert result.mean_reward_95[0] == pytest.approx(0.2366, abs=1e-4)
-    assert result.to_table()["mean reward [95 %]"] == "0.500 [0.237, 0.763]  n = 10 episodes"
+    assert result.to_table()["mean reward [95 %]"] == "0.500 [0.237, 0.763]  n = 10 episodes of one task"
 
 
 def kept_in(path: Path, seed: int = 1) -> AbstractContextManager[KeptEpisodes]:

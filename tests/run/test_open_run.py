@@ -150,13 +150,13 @@ def test_a_transcript_says_which_turn_follows_which_and_what_each_earned(run: Ru
     text = {token: run.text.decode([token]) for token in range(10, 16)}
     assert run.episode(number).transcript() == (
         f"episode {number}: task 4, finished, reward 1\n"
-        f"--- turn 1: prompt\n{text[10]}\n--- turn 1: reply, cut off for its length\n{text[11]}\n"
+        f"--- turn 1: prompt\n{text[10]}\n--- turn 1: reply, cut off (max_tokens or the context was used up)\n{text[11]}\n"
         f"--- turn 2 (critic): prompt\n{text[12]}\n"
-        f"--- turn 2 (critic): reply, cut off for its length, reward 0.25\n{text[11]}\n"
-        f"--- turn 3, after turn 1: prompt\n{text[13]}\n--- turn 3: reply, cut off for its length\n{text[11]}\n"
-        f"--- turn 4, a new conversation: prompt\n{text[14]}\n--- turn 4: reply, cut off for its length\n{text[11]}\n"
+        f"--- turn 2 (critic): reply, cut off (max_tokens or the context was used up), reward 0.25\n{text[11]}\n"
+        f"--- turn 3, after turn 1: prompt\n{text[13]}\n--- turn 3: reply, cut off (max_tokens or the context was used up)\n{text[11]}\n"
+        f"--- turn 4, a new conversation: prompt\n{text[14]}\n--- turn 4: reply, cut off (max_tokens or the context was used up)\n{text[11]}\n"
         f"--- turn 5, a new conversation (not trained on): prompt\n{text[15]}\n"
-        f"--- turn 5: reply, cut off for its length\n{text[11]}"
+        f"--- turn 5: reply, cut off (max_tokens or the context was used up)\n{text[11]}"
     )
 
 

@@ -62,8 +62,16 @@ def test_every_group_counts_once_and_in_order_whenever_it_ends(
 
 
 def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() -> None:
-    figure = mean_of_groups([GroupRewards(0, [1.0, 0.0], 0), GroupRewards(1, [1.0], 1), GroupRewards(2, [], 2)])
-    assert figure.to_metrics() == {"reward_mean": 0.75, "reward_groups": 2, "reward_episodes": 3, "reward_failed": 3}
+    figure = mean_of_groups(
+        [GroupRewards(0, [1.0, 0.0], 0), GroupRewards(1, [1.0], 1), GroupRewards(2, [], 2, dropped=True)]
+    )
+    assert figure.to_metrics() == {
+        "reward_mean": 0.75,
+        "reward_groups": 2,
+        "reward_episodes": 3,
+        "reward_failed": 3,
+        "reward_dropped": 1,
+    }
     assert mean_of_groups([]).to_metrics()["reward_mean"] is None
 
 
@@ -89,7 +97,9 @@ def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path
         fill(store, 3, 1, [1.0], ended=False)
         fill(store, 4, 1, [None, None])
         counted = store.read(lambda db: rewards_in_order(db, 1))
-    assert counted == [GroupRewards(1, [0.5], 2), GroupRewards(2, [0.0, 0.0], 0)], "group 4 waits for group 3"
+    assert counted == [GroupRewards(1, [0.5], 2, dropped=True), GroupRewards(2, [0.0, 0.0], 0, dropped=True)], (
+        "group 4 waits for group 3"
+    )
 
 
 def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ async def test_an_episode_that_closes_during_a_call_records_nothing_more(setup: 
 async def test_another_model_is_answered_and_an_unknown_path_or_method_is_not(setup: Setup) -> None:
     status, reply = await http_post(setup, {"model": "gpt-4", "messages": USER})
     assert (status, reply["model"]) == (200, "gpt-4"), "agents hard-code the names of their models"
-    for path, hint in {"/nothing": "", "/v1/messages": " Leave /v1 out of the base URL: this client adds it."}.items():
+    for path, hint in {"/nothing": "", "/v1/messages": " The base URL has one /v1 too many."}.items():
         status, reply = await http_post(setup, {}, path=path)
         assert (status, reply["error"]["message"]) == (404, f"There is no POST /v1{path}.{hint}")
     headers = {"x-api-key": setup.session.key}
