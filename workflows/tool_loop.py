@@ -52,6 +52,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     """Return the sum of the environment's rewards."""
     task = EnvTask.model_validate(episode.task)
     env = episode.env(task.env, **task.make)
-    seed = {None: episode.group_seed, "attempt": episode.seed}.get(task.seed, task.seed)
+    seed = episode.group_seed if task.seed is None else task.seed
+    seed = episode.seed if seed == "attempt" else seed
     await env.reset(seed=seed, options=episode.task if task.options is None else task.options)
     return await env.play(episode, max_turns=task.max_turns, turn_rewards=task.turn_rewards)

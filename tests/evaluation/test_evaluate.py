@@ -32,6 +32,7 @@ from agentrl.run.audit import audit
 from agentrl.run.replay import replay
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from tests.tracking.keeping_tracker import KeepingTracker
 
 
@@ -130,6 +131,11 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match="holds something else than this evaluation: seed 1 is not 2; name another"),
         kept_in(tmp_path / "evaluation", seed=2),
     ):
+        pass
+    (tmp_path / "run").mkdir()
+    with Store(tmp_path / "run" / "store.sqlite") as store:
+        store.begin_restart("4 tasks 5d0c, in groups of 8")
+    with pytest.raises(ConfigError, match="holds something else than this evaluation; name"), kept_in(tmp_path / "run"):
         pass
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"), kept_in(tmp_path / "file"):
@@ -324,6 +330,27 @@ def check_transcripts(result: agentrl.Evaluation, folder: Path) -> None:
         assert "--- turn 1: reply" in one.transcript()
         (trajectory,) = one.trajectories
         assert sum(trajectory.loss_mask) == again.tokens > 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("values", "given", "evaluated"),
+    [
+        ({"eval": {"tasks": "held.jsonl"}}, None, 3),
+        ({"data": {"eval_share": 0.5}}, None, 2),
+        ({"eval": {"tasks": "held.jsonl"}, "data": {"eval_share": 0.5}}, [{"n": 1}], 1),
+    ],
+)
+async def test_tasks_that_are_held_out_from_training_are_those_that_are_evaluated(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: Any, given: Any, evaluated: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("tasks", 4), ("held", 3)):
+        (tmp_path / f"{name}.jsonl").write_text('{"n": 1}\n' * count)
+    config = settings(server_url, tasks="tasks.jsonl", **values)
+    with anyio.fail_after(60):
+        result = await agentrl.evaluate(config, workflow=always, tasks=given, view=EvaluationView())
+    assert result.tasks == evaluated
 
 
 @pytest.mark.anyio

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig, load_config
 from agentrl.envs.calculator_env import TOOL, distinct_tasks
-from agentrl.errors import TaskFileError
+from agentrl.errors import StoreError, TaskFileError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
 from agentrl.run.run_lock import lock_run
@@ -145,6 +145,9 @@ def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation
     (tmp_path / "tasks.jsonl").write_text("".join(lines) + '\n{"messages": [{"role": "model", "content": "4"}]}\n')
     with pytest.raises(TaskFileError, match=r"tasks\.jsonl, line 4 is no conversation: Invalid 'messages\.0\.role'"):
         fine_tune(config.model_copy(update={"steps": 2}), resume=True)
+    (tmp_path / "run" / "store.sqlite").touch()
+    with pytest.raises(StoreError, match="holds a run with rewards; go on with it by: agentrl train --resume"):
+        fine_tune(config, resume=True)
 
 
 def test_ctrl_c_finishes_its_step_and_the_run_goes_on_until_nothing_is_left(

@@ -212,7 +212,7 @@ async def test_the_tool_loop_plays_any_environment() -> None:
 @pytest.mark.parametrize(
     "named",
     [
-        {"env": "FrozenLake-v1", "make": {"is_slippery": False}},
+        {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "seed": None, "options": None},
         {
             "env": "agentrl/Gym-v0",
             "make": {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "Cross."},
