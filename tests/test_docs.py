@@ -231,7 +231,7 @@ def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
     terminal, reward = (ElementTree.parse(tmp_path / "pictures" / f"{name}.svg") for name in ("terminal", "reward"))
     said = " ".join("".join(terminal.getroot().itertext()).replace("\xa0", " ").split())
     assert "$ make quickstart" in said
-    assert "0.700 (n = 8 groups, 64 episodes)" in said
+    assert "0.700 (n = 8 groups, 0 dropped, 64 episodes)" in said
     assert "640 finished" in said
     drawn = "".join(reward.getroot().itertext())
     assert "held-out tasks: 0.45" in drawn

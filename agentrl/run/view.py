@@ -91,6 +91,6 @@ def reward_text(metrics: Mapping[str, Any]) -> str:
     episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
     if metrics["reward_mean"] is None:
         return "– (no group has ended since)"
-    shown = f"{metrics['reward_mean']:.3f} (n = {metrics['reward_groups']} groups, {episodes} episodes"
-    shown += f", {failed / (episodes + failed):.0%} failed" if failed else ""
-    return shown + (f"; {dropped} groups dropped)" if (dropped := metrics["reward_dropped"]) else ")")
+    groups = f"n = {metrics['reward_groups']} groups, {metrics['reward_dropped']} dropped"
+    shown = f"{metrics['reward_mean']:.3f} ({groups}, {episodes} episodes"
+    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")

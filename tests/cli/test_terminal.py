@@ -51,7 +51,7 @@ def test_a_file_gets_one_line_a_step() -> None:
     (line,) = file.getvalue().splitlines()
     for shown in (
         "step    3",
-        "reward 0.625 (n = 7 groups, 27 episodes, 4% failed)",
+        "reward 0.625 (n = 7 groups, 0 dropped, 27 episodes, 4% failed)",
         "staleness 1.25 (max 2)",
         "train 1.5 s",
         "pause 4 ms",
