@@ -146,13 +146,17 @@ class SandboxConfig(Section):
 
 
 class EvalConfig(Section):
-    """Evaluation: `agentrl eval`, and before and after training."""
+    """Evaluation: `agentrl eval`, and before, while and after a run trains."""
 
     tasks: str | None = None
     """Task file, or another source of tasks. None given: those that data.eval_share holds out; else a run evaluates nothing, and
     `agentrl eval` evaluates `tasks`."""
     limit: Positive | None = None
     """Use the first so many tasks."""
+    every: Positive | None = None
+    """Training steps from one evaluation to the next, for which training waits. Not set: before and after training alone."""
+    stop_at: float | None = None
+    """Mean reward at which the run ends, where an evaluation reaches it: `--eval.every 5 --eval.stop-at 0.9`."""
     samples: Positive = 1
     """k: episodes of each task."""
     pass_reward: float = 1.0
@@ -220,6 +224,17 @@ def check_training(config: RunConfig) -> None:
         ConfigError: Every advantage would be 0, or every reply would be masked.
     """
     rollout, trainer = config.rollout, config.trainer
+    held_out = config.eval.tasks or config.data.eval_share
+    for key in ("every", "stop_at"):
+        if getattr(config.eval, key) and not held_out:
+            raise ConfigError(
+                f"`eval.{key}` needs held-out tasks: set `eval.tasks` or `data.eval_share`, or leave it out"
+            )
+    if config.eval.stop_at is not None and not config.eval.every:
+        raise ConfigError(
+            f"`eval.stop_at` = {config.eval.stop_at:g} ends a run by an evaluation, and `eval.every` is not set: "
+            "`eval.every` = 5 evaluates every fifth step"
+        )
     compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
     discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.discount
     if rollout.group_size == 1 and compared and not (trainer.teacher or discounted):

@@ -152,10 +152,13 @@ def checkpoint_directory(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
-def finished_step(run_dir: Path) -> int | None:
-    """Return the last step of a run that has come to its end, and whose last checkpoint is there; None: it is no such run."""
-    summary = read_summary(run_dir)
-    return summary["steps"] if summary and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
+def finished_step(run_dir: Path, config: RunConfig) -> int | None:
+    """Return the last step of a run that has come to its end or its goal, and whose last checkpoint is there; None: it is no such run."""
+    summary, goal = read_summary(run_dir), config.eval.stop_at
+    if not summary or not checkpoint_directory(run_dir, summary["steps"]).is_dir():
+        return None
+    reached = goal is not None and summary["eval_after"] is not None and summary["eval_after"] >= goal
+    return int(summary["steps"]) if reached or summary["steps"] >= config.steps else None
 
 
 def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:

@@ -9,25 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentrl.evaluation.figures import Evaluation
 from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import SUMMARY, read_metrics
 from agentrl.run.training_loop import TrainingRun
 from agentrl.store.episodes import count_totals
 from agentrl.store.read_episode import sample_replies
-from agentrl.store.rewards import best_checkpoint
+from agentrl.store.rewards import best_checkpoint, evaluations
 from agentrl.system.files import write_whole
 from agentrl.system.tasks import in_thread
 
 
-async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
-    """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step.
-
-    Args:
-        run: The run.
-        after: The evaluation after training, if there was one.
-    """
+async def conclude(run: TrainingRun) -> None:
+    """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
     await in_thread(store.check_in_place)
     last = partial(Run(store.directory).episodes, reason="finished", limit=RECENT_EPISODES, newest_first=True)
@@ -39,15 +33,15 @@ async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
         + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
         + f"; agentrl view {shown} shows it, agentrl audit {shown} tells what became of every task"
     )
-    summary = await in_thread(_summary, run, after)
+    summary = await in_thread(_summary, run)
     await in_thread(write_whole, store.directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
-def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
+def _summary(run: TrainingRun) -> dict[str, Any]:
     """Return the metrics of a run, from its store and its steps; `summary.json` holds them."""
-    store, run_dir = run.store, run.store.directory
-    steps, file = read_metrics(run_dir), run_dir / "eval_before.json"
-    before = json.loads(file.read_bytes()) if file.exists() else {}
+    store, steps = run.store, read_metrics(run.store.directory)
+    held_out = store.read(evaluations)
+    before, after = held_out.get(0, {}), held_out.get(run.trainer.weights.version, {})
     totals = store.read(count_totals)
     begun = {
         name: int(run.counted_before.get(f"alarm_{name}", 0)) + run.alarm_watch.begun.get(name, 0) for name in ALARMS
@@ -59,8 +53,8 @@ def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
     return {
         "eval_before": before.get("mean_reward"),
         "eval_before_95": before.get("mean_reward_95"),
-        "eval_after": after.mean_reward if after else None,
-        "eval_after_95": after.mean_reward_95 if after else None,
+        "eval_after": after.get("mean_reward"),
+        "eval_after_95": after.get("mean_reward_95"),
         "steps": run.trainer.weights.version,
         "wall_s": steps[-1]["wall_s"] if steps else 0.0,
         "best_checkpoint": store.read(best_checkpoint),

@@ -110,7 +110,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     await in_thread(check_extra, "train", "training")
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
-    if resume and (ended := await in_thread(finished_step, run_dir)) and ended >= config.steps:
+    if resume and (ended := await in_thread(finished_step, run_dir, config)) is not None:
         view.say(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
         return
     workflow = await in_users_thread(sources.load_workflow)
@@ -196,10 +196,11 @@ async def _run(start: _Start, opened_engine: Callable[[], Awaitable[SGLangEngine
             tracking = await stack.enter_async_context(opened)
             with settled(), watch_loop() as watchdog:
                 run = await _training_run(start, store, engine, runner, trainer, watchdog, tracking)
-                await evaluate_held_out(run, start.held_out, "before training")
+                if not run.trainer.weights.version:
+                    await evaluate_held_out(run)
                 await train_and_save(run)
-                after = await evaluate_held_out(run, start.held_out, "after training")
-                await conclude(run, after)
+                await evaluate_held_out(run)
+                await conclude(run)
 
 
 async def _count_restarts(run_dir: Path, tasks: Tasks) -> int:
@@ -259,6 +260,7 @@ async def _training_run(
     steps = await in_thread(lambda: Run(store.directory).metrics)
     rollout = config.rollout
     counted = next((row["groups_counted"] for row in reversed(steps) if row["step"] <= version), 0)
+    await in_thread(store.forget_evaluations, version)
     undone = {row["step"]: row["groups_counted"] for row in steps if row["step"] > version}
     controller = Controller(
         start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
@@ -283,5 +285,6 @@ async def _training_run(
         alarm_watch=AlarmWatch(partial(alarms, seen, training=True), tracking.alarm, lambda: f"step {view.step}"),
         watchdog=watchdog,
         tracking=tracking,
+        held_out=start.held_out,
         counted_before=steps[-1] if steps else {},
     )

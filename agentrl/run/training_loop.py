@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -25,7 +25,7 @@ from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks
-from agentrl.evaluation.figures import Evaluation, Interval
+from agentrl.evaluation.figures import Interval
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import ALARMS, AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
@@ -33,10 +33,11 @@ from agentrl.run.open_run import Run
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
+from agentrl.store.changes import InsertEvaluation
 from agentrl.store.read_episode import RunEpisode
+from agentrl.store.rewards import evaluations
 from agentrl.store.store import Store
 from agentrl.system import traces
-from agentrl.system.files import write_whole
 from agentrl.system.loop_watchdog import LoopWatchdog
 from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import TaskList
@@ -76,19 +77,21 @@ class TrainingRun:
     alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
     tracking: Tracking
+    held_out: Sequence[Task]
     counted_before: dict[str, Any]
     """The last line of the start before, also of a step that a crash undid: its episodes stay, and `COUNTERS` go on."""
 
 
-async def evaluate_held_out(
-    run: TrainingRun, tasks: Sequence[Task], when: Literal["before training", "after training"]
-) -> Evaluation | None:
-    """Evaluate the policy as it is now. None: there are no tasks, or an earlier start of the run did it before training."""
-    before = run.store.directory / "eval_before.json"
-    if not tasks or (when == "before training" and (run.trainer.weights.version > 0 or await in_thread(before.exists))):
-        return None
+async def evaluate_held_out(run: TrainingRun) -> None:
+    """Evaluate the policy as it is now, where there are held-out tasks, and no earlier start of the run did it."""
+    step = run.trainer.weights.version
+    if not run.held_out or step in await in_thread(run.store.read, evaluations):
+        return
+    when = f"after {'training' if step == run.config.steps else f'step {step}'}" if step else "before training"
     run.view.phase = f"evaluating {when}"
-    result = await evaluate_tasks(run.controller.runner, tasks, run.config)
+    with run.controller.health.waiting_for(f"the evaluation {when}"):
+        result = await evaluate_tasks(run.controller.runner, run.held_out, run.config)
+    run.view.phase = "training"
     if result.failed == result.episode_count:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     failed = f", of which {result.failed} failed and count as reward 0" if result.failed else ""
@@ -96,10 +99,18 @@ async def evaluate_held_out(
         f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {result.episode_count} episodes of "
         f"{result.tasks} held-out tasks{failed}"
     )
-    run.tracking.log(run.trainer.weights.version, result.to_metrics())
-    if when == "before training":
-        await in_thread(write_whole, before, json.dumps(result.to_json()) + "\n")
-    return result
+    run.tracking.log(step, result.to_metrics())
+    await in_thread(run.store.write, [InsertEvaluation(step, result.to_json(per_task=False))])
+
+
+async def _reached_goal(run: TrainingRun) -> bool:
+    """Whether the evaluation of the policy as it is now ends the run."""
+    goal = run.config.eval.stop_at
+    found = (await in_thread(run.store.read, evaluations)).get(run.trainer.weights.version)
+    if goal is None or found is None or found["mean_reward"] < goal:
+        return False
+    run.view.say(f"`eval.stop_at` = {goal:g} is reached: the run ends with step {run.view.step}")
+    return True
 
 
 async def train_and_save(run: TrainingRun) -> None:
@@ -130,7 +141,7 @@ async def _train(run: TrainingRun) -> None:
     recorded = Run(run.store.directory)
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.store.directory / "metrics.jsonl") as log:
-        while run.trainer.weights.version < config.steps:
+        while run.trainer.weights.version < config.steps and not await _reached_goal(run):
             started = time.perf_counter()
             # A run that is being stopped takes no further step, also where a batch is ready.
             await anyio.lowlevel.checkpoint()
@@ -158,6 +169,8 @@ async def _train(run: TrainingRun) -> None:
                         await run.trainer.checkpoint()
                 else:
                     await run.trainer.commit_if_written()
+            if config.eval.every and step % config.eval.every == 0 and step < config.steps:
+                await evaluate_held_out(run)
 
 
 def _finished(recorded: Run, groups: Sequence[int]) -> list[RunEpisode]:

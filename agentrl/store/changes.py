@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import Key, RecordedChoice
@@ -131,4 +132,17 @@ class DeleteEpisodes:
         return self.group_id
 
 
-Change = OpenGroup | InsertCall | InsertEpisode | CloseGroup | DeleteEpisodes
+@dataclass(frozen=True)
+class InsertEvaluation:
+    """The policy of a step was evaluated on the held-out tasks."""
+
+    step: int
+    figures: Mapping[str, Any]
+
+    def write(self, db: sqlite3.Connection, restart: int) -> int:
+        """Write it. Returns the step."""
+        db.execute("INSERT INTO evaluations VALUES (?, ?)", (self.step, json.dumps(self.figures)))
+        return self.step
+
+
+Change = OpenGroup | InsertCall | InsertEpisode | CloseGroup | DeleteEpisodes | InsertEvaluation

@@ -11,6 +11,7 @@ never whether it counts: docs/metrics.md says why this mean has no bias towards 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -118,8 +119,18 @@ def update_checkpoint_rewards(db: sqlite3.Connection) -> None:
     db.execute(_UPDATE_REWARDS)
 
 
+def evaluations(db: sqlite3.Connection) -> dict[int, dict[str, Any]]:
+    """Return the figures of the evaluations of a run by the step whose policy was evaluated, the first one first."""
+    return {step: json.loads(figures) for step, figures in db.execute("SELECT * FROM evaluations ORDER BY step")}
+
+
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
-    """Return step, mean reward and the number of groups behind it of the best checkpoint that is kept and has a mean reward."""
-    query = "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
-    row = db.execute(query).fetchone()
-    return None if row is None else dict(zip(("step", "reward", "groups"), row, strict=True))
+    """Return step and reward of the best checkpoint that is kept; None: none has a reward.
+
+    The reward is the one on held-out tasks where more than one was evaluated, and else the mean reward of `groups` groups.
+    """
+    held_out, kept = evaluations(db), db.execute("SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept")
+    by_groups = {step: {"step": step, "reward": mean, "groups": groups} for step, mean, groups in kept}
+    evaluated = [{"step": s, "reward": held_out[s]["mean_reward"], "groups": 0} for s in by_groups if s in held_out]
+    judged = evaluated if len(evaluated) > 1 else [one for one in by_groups.values() if one["reward"] is not None]
+    return max(judged, key=lambda one: one["reward"], default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentrl.record.end_reason import EndReason
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 
 _REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
 SCHEMA = f"""
@@ -83,6 +83,7 @@ CREATE TABLE checkpoints (
     kept INTEGER NOT NULL DEFAULT 1,
     damaged TEXT
 );
+CREATE TABLE evaluations (step INTEGER PRIMARY KEY, figures TEXT NOT NULL);
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE run_values (name TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -26,7 +26,7 @@ from agentrl.store.batches import TrainedStep, commit
 from agentrl.store.changes import Change
 from agentrl.store.database import RESTORE, create_database, files_at, open_database, reporting, transaction
 from agentrl.store.episodes import FinishedEpisode
-from agentrl.store.rewards import update_checkpoint_rewards
+from agentrl.store.rewards import best_checkpoint, update_checkpoint_rewards
 from agentrl.store.rows import CallRow, PackedRecord, record_fault
 
 T = TypeVar("T")
@@ -210,13 +210,16 @@ class Store:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
         with self._writing(durable=True) as db:
             update_checkpoint_rewards(db)
-            rows = db.execute(
-                "SELECT step, path, reward_mean FROM checkpoints WHERE kept ORDER BY step DESC"
-            ).fetchall()
-            best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
-            old = [row for row in rows[keep:] if row is not best]
-            db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _, _ in old])
-        return [self.directory / path for _, path, _ in old]
+            rows = db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC").fetchall()
+            best = best_checkpoint(db)
+            old = [(step, path) for step, path in rows[keep:] if best is None or step != best["step"]]
+            db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _ in old])
+        return [self.directory / path for _, path in old]
+
+    def forget_evaluations(self, step: int) -> None:
+        """Forget the evaluations of steps after `step`, which a crash undid."""
+        with self._writing() as db:
+            db.execute("DELETE FROM evaluations WHERE step > ?", (step,))
 
     def kept_checkpoints(self) -> list[tuple[int, Path]]:
         """Return (step, directory) of the checkpoints that are kept, oldest first. None of them is known to be damaged."""

@@ -100,9 +100,9 @@ class ShownRun:
         return int(count) if self._run.status == "running" else 0
 
     @property
-    def _eval_before(self) -> dict[str, Any]:
-        path = self.path / "eval_before.json"
-        return json.loads(path.read_bytes()) if path.is_file() else {}
+    def _evaluations(self) -> list[dict[str, Any]]:
+        found = self._stored("SELECT step, figures FROM evaluations ORDER BY step")
+        return [{"step": step, **json.loads(figures)} for step, figures in found]
 
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
@@ -132,13 +132,13 @@ class ShownRun:
             sessions = f"{head['open_sessions']} sessions open" if head["open_sessions"] else ""
             return {"state": f"{head['kind']} {head['status']}", "step": sessions, "reward": mean, "held_out": ""}
         rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
-        ends = (self._eval_before, "mean_reward"), (summary, "eval_after")
-        held_out = [f"{Interval(of[name], *of[f'{name}_95'])}" for of, name in ends if of.get(f"{name}_95")]
+        found = self._evaluations
+        held_out = [f"{Interval(of['mean_reward'], *of['mean_reward_95'])}" for of in (*found[:1], *found[1:][-1:])]
         return {
             "state": f"failed: {one_line(self._run.failure, 60)}" if head["status"] == "failed" else head["status"],
             "step": f"{head['step']} of {steps}",
             "reward": f"{rewards[-1]:.3f}" if rewards else "",
-            "held_out": " → ".join(held_out) + (f"  n = {ends[0][0]['tasks']} tasks" if ends[0][0] else ""),
+            "held_out": " → ".join(held_out) + (f"  n = {found[0]['tasks']} tasks" if found else ""),
         }
 
     def about(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ShownRun:
                 {"restart": restart, "started_at": started_at, "step": step, "made_at": json.loads(made_at)}
                 for restart, started_at, step, made_at in restarts
             ],
-            "eval_before": self._eval_before,
+            "evaluations": [{name: one[name] for name in ("step", "mean_reward")} for one in self._evaluations],
             "reasons": [*EndReason],
             "roles": sorted({role for (record,) in newest for role in json.loads(record).get("role", []) if role}),
         }

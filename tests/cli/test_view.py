@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -19,7 +18,9 @@ from agentrl.config import load_config
 from agentrl.evaluation.directory import hold_store
 from agentrl.record.end_reason import EndReason
 from agentrl.run.session_store import SessionStore
+from agentrl.store.changes import InsertEvaluation
 from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from tests.recorded_run import record_run
 
 
@@ -96,16 +97,18 @@ def test_runs_lists_what_is_in_the_working_directory_with_state_and_figures(
     run_dir.parent.mkdir()
     config = record_run(run_dir, steps=2)
     (run_dir / "metrics.jsonl").write_text('{"step": 1, "reward_mean": 0.25}\n{"step": 2, "reward_mean": 0.5}\n')
-    (run_dir / "eval_before.json").write_text('{"mean_reward": 0.1, "mean_reward_95": [0, 0.2], "tasks": 7}')
-    (run_dir / "summary.json").write_text(json.dumps({"steps": 2, "eval_after": 0.9, "eval_after_95": [0.8, 1]}))
+    held_out = [(0, 0.1, (0, 0.2)), (1, 0.4, (0, 1)), (2, 0.9, (0.8, 1))]
+    with Store(run_dir / "store.sqlite") as store:
+        store.write([InsertEvaluation(s, {"mean_reward": m, "mean_reward_95": i, "tasks": 7}) for s, m, i in held_out])
+    (run_dir / "summary.json").write_text('{"steps": 2}')
     damaged = tmp_path / "damaged"
     record_run(damaged, steps=1)
     (damaged / "config.json").write_text("{")
     assert main(["runs"]) == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "deep/run" in line]
-    held_out = re.escape("0.100 [0.000, 0.200] → 0.900 [0.800, 1.000]  n = 7 tasks")
-    assert re.search(rf"finished +2 of {config.steps} +0\.500 +{held_out} +20\d\d-", line)
+    reached = re.escape("0.100 [0.000, 0.200] → 0.900 [0.800, 1.000]  n = 7 tasks")
+    assert re.search(rf"finished +2 of {config.steps} +0\.500 +{reached} +20\d\d-", line)
     (line,) = [line for line in shown.splitlines() if "damaged" in line]
     assert "cannot be read" in line
     assert main(["runs", str(tmp_path / "nothing")]) == 0

@@ -191,3 +191,12 @@ def test_a_run_that_would_mask_every_reply_for_its_own_top_p_is_refused() -> Non
     ):
         check_training(load_config(overrides={"rollout.top_p": 0.9}))
     check_training(load_config(overrides={"rollout.top_p": 0.9, "trainer.turns.altered_sampling": "train"}))
+
+
+def test_a_run_that_is_to_end_by_an_evaluation_needs_held_out_tasks_and_an_interval() -> None:
+    ended = {"eval.every": 5, "eval.stop_at": 0.9}
+    with pytest.raises(ConfigError, match=r"`eval.every` needs held-out tasks: set `eval.tasks` or `data.eval_share`"):
+        check_training(load_config(overrides=ended))
+    with pytest.raises(ConfigError, match=r"`eval.stop_at` = 0.9 .*`eval.every` = 5 evaluates every fifth step"):
+        check_training(load_config(overrides={"eval.tasks": "held_out.jsonl", "eval.stop_at": 0.9}))
+    check_training(load_config(overrides={"data.eval_share": 0.1, **ended}))

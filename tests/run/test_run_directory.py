@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.run import ModelConfig, RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
@@ -31,6 +31,9 @@ from agentrl.run.run_directory import (
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run, prepare_run_dir
 from agentrl.run.summary import metric_values
 from agentrl.run.training_loop import evaluate_held_out
+from agentrl.store.changes import InsertEvaluation
+from agentrl.store.rewards import evaluations
+from agentrl.store.store import Store
 from agentrl.system.files import write_whole
 from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
@@ -203,12 +206,11 @@ def test_a_start_on_a_full_disk_is_no_wrong_input_and_with_room_it_goes_on(
     prepare_run_dir(tmp_path)
 
 
-@pytest.mark.anyio
-async def test_the_evaluation_before_training_stands_when_a_start_was_killed_before_its_first_checkpoint(
-    tmp_path: Path,
-) -> None:
-    await in_thread((tmp_path / "eval_before.json").write_text, "{}")
-    run: Any = SimpleNamespace(
-        store=SimpleNamespace(directory=tmp_path), trainer=SimpleNamespace(weights=SimpleNamespace(version=0))
-    )
-    assert await evaluate_held_out(run, [{"question": "1 + 1"}], "before training") is None
+def test_an_evaluation_stands_when_a_start_was_killed_after_it(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.write([InsertEvaluation(0, {"mean_reward": 0.5})])
+        run: Any = SimpleNamespace(
+            store=store, held_out=[{"question": "1 + 1"}], trainer=SimpleNamespace(weights=SimpleNamespace(version=0))
+        )
+        anyio.run(evaluate_held_out, run)
+        assert store.read(evaluations) == {0: {"mean_reward": 0.5}}

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
-from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.changes import CloseGroup, InsertEpisode, InsertEvaluation, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import (
     GroupRewards,
     best_checkpoint,
+    evaluations,
     mean_of_groups,
     rewards_in_order,
 )
@@ -119,6 +120,21 @@ def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: 
         assert store.forget_checkpoints(keep=1) == [tmp_path / "6", tmp_path / "2"]
         rows = store.read(lambda db: db.execute("SELECT step, reward_mean, reward_groups FROM checkpoints").fetchall())
     assert rows == [(2, 0.25, 2), (4, 0.75, 2), (6, 0.5, 2), (8, None, 0)]
+
+
+def test_the_best_of_the_checkpoints_that_were_evaluated_is_the_one_with_the_highest_held_out_reward(
+    tmp_path: Path,
+) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_restart()
+        for step, held_out in ((1, 0.5), (2, 0.75), (3, 0.25)):
+            fill(store, step - 1, step, [1.0 - held_out, 1.0 - held_out])
+            commit(store, step, tmp_path / str(step), [(step, [])])
+            store.write([InsertEvaluation(step, {"mean_reward": held_out})])
+        assert store.read(best_checkpoint) == {"step": 2, "reward": 0.75, "groups": 0}
+        assert store.forget_checkpoints(keep=1) == [tmp_path / "1"]
+        store.forget_evaluations(2)
+        assert list(store.read(evaluations)) == [1, 2], "a crash undid step 3"
 
 
 @pytest.mark.anyio

@@ -69,10 +69,10 @@ function RewardByGroup({ shown, rows, zoom, onZoom }) {
 
 function HeldOut({ shown, infos, shared }) {
   const lines = shown.flatMap((run, i) => {
-    const points = [[0, infos[i]?.eval_before?.mean_reward], [run.step, infos[i]?.summary?.eval_after]].filter(([, reward]) => typeof reward === "number");
-    return points.length ? [{ xs: points.map(([x]) => x), ys: points.map(([, y]) => y), label: "mean", color: COLORS[i % 6], dots: true }] : [];
+    const points = infos[i]?.evaluations ?? [];
+    return points.length ? [{ xs: points.map((one) => one.step), ys: points.map((one) => one.mean_reward), label: "mean", color: COLORS[i % 6], dots: true }] : [];
   });
-  return lines.length > 0 && html`<${Chart} title="Reward on held-out tasks" unit="reward" metric="eval_before, eval_after" lines=${lines} ...${shared} />`;
+  return lines.length > 0 && html`<${Chart} title="Reward on held-out tasks" unit="reward" metric="eval_mean_reward" lines=${lines} ...${shared} />`;
 }
 
 /** Return the values of a nested table by their dotted keys. */
