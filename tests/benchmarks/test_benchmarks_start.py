@@ -59,7 +59,6 @@ STARTS = [
         "--disturbances 1 --tasks 8 --epochs 2 --no-comparison",
         r'"faults": \d+,\n(.*\n)* +"tasks": 16,\n(.*\n)* +"lost": 0,\n',
     ),
-    Start("curriculum.py", "--steps 1 --seeds 1", r"1  shuffled +not in \d.*\n +1  difficulty +not in \d"),
     Start("data_path.py", "--rounds 1 --generated 8", r"turn  proxy ms .*\n +1 +\d+\.\d\d +\d+\.\d\d\n"),
     Start(
         "embedded_engine.py",
@@ -126,6 +125,11 @@ STARTS = [
         "tree_training.py",
         "--rounds 1 --hidden 64 --layers 1 --episodes 1",
         r"branching +by call +\d+ +[\d,]+ +\d+\.\d+ +\d",
+    ),
+    Start(
+        "time_to_goal.py",
+        "--steps 1 --seeds 1 --mixed --settings data.order=difficulty",
+        r"1 +\d+\.\d +1 .* as it is\n +1 +\d+\.\d +1 .* data.order=difficulty\n",
     ),
     Start("two_roles.py", "--steps 1", r"step +1  long +\d+\.\d tokens  short +\d+\.\d tokens"),
     Start(
