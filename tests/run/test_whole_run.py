@@ -169,7 +169,7 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     *before, train = quickstart(run_dir)
     fewer = ["--steps", "10", "--rollout.batch-size", "16", "--eval.limit", "16", "--rollout.episode-timeout-s", "600"]
-    fewer += ["--tracking.trackers", "tensorboard"]
+    fewer += ["--tracking.trackers", "tensorboard", "--eval.every", "5", "--eval.stop-at", "2"]
     for command in (*before, [*train, *fewer]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -185,7 +185,8 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     curves = {tag: shown.Scalars(tag) for tag in shown.Tags()["scalars"]}
     assert sum(len(curve) for tag, curve in curves.items() if not tag.startswith("eval_")) == numbers
     evaluated = [(event.step, event.value) for event in curves["eval_mean_reward"]]
-    assert evaluated == [(0, pytest.approx(summary["eval_before"])), (10, pytest.approx(summary["eval_after"]))]
+    assert [step for step, _ in evaluated] == [0, 5, 10]
+    assert [evaluated[0][1], evaluated[-1][1]] == pytest.approx([summary["eval_before"], summary["eval_after"]])
     assert [event.step for event in shown.Tensors("samples/0")] == [10]
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 10 * 2, 10)
