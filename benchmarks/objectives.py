@@ -74,6 +74,7 @@ def main() -> None:
                 "eval.tasks": tasks / "eval.jsonl",
                 "run_dir": run_dir,
                 "steps": args.steps,
+                "eval.stop_at": 2,
                 **{f"trainer.{key}": value for key, value in OBJECTIVES[name].items()},
             }
             words = ["-m", "agentrl", "train", "--config", "workflows/quickstart.toml", *options_of(settings)]

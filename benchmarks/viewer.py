@@ -252,7 +252,7 @@ def live(steps: int, *, asked: bool) -> tuple[float, float]:
             [sys.executable, "-m", "agentrl.envs.calculator_env", str(tasks)], check=True, capture_output=True
         )
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = f"train --view --config workflows/quickstart.toml --model {NANO} --run-dir {run_dir} --steps {steps}"
+        command = f"train --view --config workflows/quickstart.toml --model {NANO} --run-dir {run_dir} --steps {steps} --eval.stop-at 2"
         keys = f"--tasks {tasks}/train.jsonl --eval.tasks {tasks}/eval.jsonl"
         with subprocess.Popen(
             [sys.executable, "-m", "agentrl", *command.split(), *keys.split()],
