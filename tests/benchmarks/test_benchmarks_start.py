@@ -67,6 +67,9 @@ STARTS = [
     ),
     Start("fair_verdicts.py", "--verdicts 6", r"p99 +\d+\.\d +\d+\.\d +\d+\.\d", "bubblewrap"),
     Start("fuzz_proxy.py", "--minutes 0.05", r"[1-9]\d* requests: (.*\n)*longest stalls of the event loop, ms: \d"),
+    Start("growth.py", "turns 1 2", r"turns +CPU ms\n +1 +\d+\.\d+\n +2 +\d+\.\d+\n +exponent +-?\d"),
+    Start("growth.py", "episodes 2 4", r"episodes +kB an episode .*\n +2 +\d.*\n +4 +\d.*\n +exponent "),
+    Start("growth.py", "steps 1 2", r"steps .*main MB.*\n +1 +\d.*\n +2 +\d.*\n +exponent "),
     Start(
         "logprob_memory.py",
         "--tokens 64 --vocabulary 1000 --width 64",
@@ -77,7 +80,6 @@ STARTS = [
         "--tokens 64 --turns 2 --concurrent 16 --warm-up 8 --episodes 16 --rounds 1 --rows 3",
         r"64 tokens in 2 turns: \d+\.\d+ ms of CPU an episode (.*\n)*with the profiler: \d+\.\d+ ms",
     ),
-    Start("many_sessions.py", "--sessions 4 --turns 1", r"all sessions: 4 calls in \d+\.\d+ s; call median \d"),
     Start("model_kinds.py", "qwen3 --gradients", r"qwen3 +right to \d.*, gradient to \d.*\n1 accepted: qwen3\n"),
     Start(
         "objectives.py",
