@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -74,7 +75,7 @@ async def episodes(sizes: list[int], scratch: Path) -> dict[int, Costs]:
         lags: list[float] = []
 
         async def run(episode: Episode, wait_s: float = wait_s) -> float:
-            messages = [{"role": "user", "content": f"{episode.seed} + 1 ="}]
+            messages: list[Any] = [{"role": "user", "content": f"{episode.seed} + 1 ="}]
             for _ in range(CALLS):
                 reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
                 said = reply.choices[0].message.content
