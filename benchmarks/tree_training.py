@@ -2,8 +2,9 @@
 
     python benchmarks/tree_training.py [--rounds 3] [--hidden 128] [--layers 2] [--episodes 2]
 
-Three shapes of data: episodes of ten turns with a tool; groups of eight one-turn attempts at a task with a long prompt;
-agents that go back and try something else. "Computed" counts the tokens of the forward pass; each way trains on the same
+Four shapes of data: episodes of ten turns with a tool; groups of eight one-turn attempts at a task with a long prompt; agents that go
+back and try something else; and episodes as long as AReaL's tau2 example must have for the 10 times fewer FLOPs that its documentation
+gives (and 7 times less time; it gives no lengths), for which the ratios in closed form are printed too. "Computed" counts the tokens of the forward pass; each way trains on the same
 tokens. A random Qwen3, float32, one forward and backward pass; the figures are medians of rounds that take the ways in turn.
 `--episodes` takes the first few of each shape alone.
 """
@@ -70,6 +71,42 @@ def branching(rng: random.Random) -> list[list[Call]]:
             calls += conversation(rng, sent + said + text(rng, 60), 3)
         episodes.append(calls)
     return episodes
+
+
+TAU2_PROMPT, TAU2_TURNS, TAU2_SAID, TAU2_TOLD = 1000, 16, 80, 120
+"""Tokens of the system prompt, turns, tokens of a reply and of what follows it."""
+
+
+def tau2(rng: random.Random) -> list[list[Call]]:
+    """Four attempts at one task, in which all replies have one length."""
+    system, episodes = text(rng, TAU2_PROMPT), []
+    for _ in range(4):
+        sent, calls = system, []
+        for _ in range(TAU2_TURNS):
+            calls.append((sent, text(rng, TAU2_SAID)))
+            sent = [*sent, *calls[-1][1], *text(rng, TAU2_TOLD)]
+        episodes.append(calls)
+    return episodes
+
+
+def closed_form(model: PackedModel, episodes: int) -> str:
+    """The ratios of one sequence a call to the tree for `tau2`: of tokens, of attention's products, and of FLOPs.
+
+        by call    e·Σ n_k, e·Σ n_k²/2 with n_k = P + k·s + (k−1)·t, k = 1..n      e episodes, prompt P, reply s, tool t
+        tree       P + e·(n_n − P), P²/2 + e·(n_n² − P²)/2                        what is shared once, each token with its ancestors
+        FLOPs      6·N·tokens + 12·layers·width·products                         N parameters beside the embedding
+
+    (Kaplan et al. 2020, arXiv 2001.08361, table 1, forward and backward.)
+    """
+    prompt, said, told = TAU2_PROMPT, TAU2_SAID, TAU2_TOLD
+    lengths = [prompt + k * said + (k - 1) * told for k in range(1, TAU2_TURNS + 1)]
+    by_call = episodes * sum(lengths), episodes * sum(n * n for n in lengths) / 2
+    tree = prompt + episodes * (lengths[-1] - prompt), (prompt**2 + episodes * (lengths[-1] ** 2 - prompt**2)) / 2
+    config = model.model.config
+    parameters = sum(p.numel() for p in model.model.base_model.layers.parameters())
+    width = config.num_attention_heads * config.head_dim
+    flops = [6 * parameters * t + 12 * config.num_hidden_layers * width * products for t, products in (by_call, tree)]
+    return f"tokens {by_call[0] / tree[0]:.2f}, attention {by_call[1] / tree[1]:.2f}, FLOPs {flops[0] / flops[1]:.2f}"
 
 
 def sequence(ids: list[int], trained: set[int]) -> TrainingSequence:
@@ -172,7 +209,12 @@ def main() -> None:
     )
     model = PackedModel(Qwen3ForCausalLM(config))
     print("data            way         sequences  computed  ratio  s a step  ratio")
-    for name, make in (("tool episodes", tool_episodes), ("groups of 8", groups), ("branching", branching)):
+    for name, make in (
+        ("tool episodes", tool_episodes),
+        ("groups of 8", groups),
+        ("branching", branching),
+        ("as tau2", tau2),
+    ):
         episodes = make(random.Random(0))[: args.episodes]
         branches = by_branch(episodes)
         ways = {
@@ -196,6 +238,8 @@ def main() -> None:
                 f"{name:15s} {way:11s} {count:9d} {computed[way]:9,d} {computed[way] / computed['tree']:6.2f}"
                 f" {seconds_of[way]:9.2f} {seconds_of[way] / seconds_of['tree']:6.2f}"
             )
+        if make is tau2:
+            print("by call, in closed form: " + closed_form(model, len(episodes)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     metrics of a step ─► training T, pause p ──────────────────────────────────┴─► S = Σ (rollout + T + p) / Σ step, S_max, ε = S / S_max
 
 With mean episode time μ, B episodes a step, R = Bμ/C, ρ = T/R, w = p/R and κ = (synchronous rollout time)/R, the ideal gain on separate
-resources is S_max = (κ + ρ + w) / (max(1, ρ) + w).
+resources is S_max = (κ + ρ + w) / max(1, ρ + w): an episode that sits through a pause takes so much longer, so R has the pauses in it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Speedup:
 
 
 def ideal_gain(rollout_s: float, sync_rollout_s: float, train_s: float, pause_s: float) -> float:
-    """Return S_max = (κ + ρ + w) / (max(1, ρ) + w), from R, κR, T = ρR and p = wR in seconds."""
-    return (sync_rollout_s + train_s + pause_s) / (max(rollout_s, train_s) + pause_s)
+    """Return S_max = (κ + ρ + w) / max(1, ρ + w), from R, κR, T = ρR and p = wR in seconds."""
+    return (sync_rollout_s + train_s + pause_s) / max(rollout_s, train_s + pause_s)
 
 
 def list_schedule_s(durations_s: Iterable[float], slots: int) -> float:

@@ -29,9 +29,15 @@ def check_agent() -> None:
         missing(f"{AGENT} is not installed in {installed_agents()}; scripts/install_agents.sh installs it")
 
 
+def check_problems() -> None:
+    if not (ROOT.parent / "shared/data/gsm8k-train.jsonl").exists():
+        missing("GSM8K is not in shared/data beside the repository")
+
+
 NEEDS: dict[str, Callable[[], object]] = {
     "agent": check_agent,
     "bubblewrap": lambda: working_backend("bubblewrap"),
+    "problems": check_problems,
     "docker": lambda: working_backend("docker"),
     "sglang": sglang_config,
 }
@@ -52,7 +58,7 @@ class Start(NamedTuple):
 
 
 STARTS = [
-    Start("async_vs_sync.py", "--steps 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
+    Start("async_vs_sync.py", "--steps 1 --rounds 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
     Start("code_size.py", "", r"all +\d+ +\d+,\d+ +of \d+"),
     Start(
         "crash_test.py",
@@ -119,14 +125,15 @@ STARTS = [
     ),
     Start("scale_simulation.py", "--servers 1 --plot {scratch}/scale.svg", r"\n1\t\d+\.\d\t\d\.\d", writes="scale.svg"),
     Start(
-        "step_speed.py",
-        "--layers 1 --width 64 --vocabulary 500 --sequences 2 --length 64 --steps 1",
-        r"M parameters, 128 tokens a step: \d+\.\d+ s, [\d,]+ tokens/s\npeak memory \d+\.\d GiB",
+        "peers/training.py",
+        "--model large --layers 1 --width 64 --vocabulary 500 --sequences 8 --group-size 8 --rounds 1 --side agentrl plain",
+        r"agentrl +[\d,]+ tokens/s (.*\n)*.* plain +[\d,]+ tokens/s ",
+        "problems",
     ),
     Start(
         "tree_training.py",
         "--rounds 1 --hidden 64 --layers 1 --episodes 1",
-        r"branching +by call +\d+ +[\d,]+ +\d+\.\d+ +\d",
+        r"as tau2 +by call +\d+ +[\d,]+ +\d+\.\d+ +\d(.*\n)*by call, in closed form: tokens \d+\.\d\d",
     ),
     Start(
         "time_to_goal.py",
@@ -188,7 +195,8 @@ def test_a_benchmark_measures_at_its_smallest_size(start: Start, tmp_path: Path)
 
 
 def test_every_benchmark_is_started_by_the_soak() -> None:
-    programs = {path.name for path in ROOT.glob("benchmarks/*.py") if '__name__ == "__main__"' in path.read_text()}
+    found = [path for path in ROOT.glob("benchmarks/**/*.py") if '__name__ == "__main__"' in path.read_text()]
+    programs = {str(path.relative_to(ROOT / "benchmarks")) for path in found}
     assert {start.program for start in STARTS} == programs
     assert all(r"\d" in start.prints for start in STARTS)
 

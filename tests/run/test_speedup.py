@@ -14,12 +14,12 @@ def test_a_batch_takes_as_long_as_its_episodes_one_after_the_other_on_the_slots(
 
 
 def test_a_run_that_hides_training_behind_equal_episodes_gains_as_the_formula_says() -> None:
-    """Per step: 8 episodes of 3 s on 4 slots (κ = 1, R = 6 s), T = 2 s, p = 1 s; overlapped, a step takes R + p = 7 s, the ideal."""
+    """Per step: 8 episodes on 4 slots of 3.5 s, of which they sit 0.5 s through a pause (κ = 1, R = 7 s), T = 2 s, p = 1 s. A step of R is the ideal."""
     rows = [{"step": step, "step_s": 7.0, "wait_s": 4.0, "pause_s": 1.0} for step in (1, 2, 3)]
-    episodes = [(step, 3.0, True) for step in (1, 2, 3) for _ in range(8)]
+    episodes = [(step, 3.5, True) for step in (1, 2, 3) for _ in range(8)]
     found = estimate_speedup(episodes, rows, slots=4)
     assert found == Speedup(
-        gain=pytest.approx(9 / 7), bound=pytest.approx(9 / 7), efficiency=pytest.approx(1.0), steps=3
+        gain=pytest.approx(10 / 7), bound=pytest.approx(10 / 7), efficiency=pytest.approx(1.0), steps=3
     )
 
 

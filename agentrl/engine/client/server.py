@@ -65,6 +65,8 @@ class ServerAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a state of a streamed reply holds the new tokens alone."""
     max_req_input_len: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Tokens that a prompt and its reply may have together: what the model's context and the KV cache leave, whichever is smaller."""
+    prepares_weights: bool = False
+    """Whether it reads weights ahead of the pause that they are for, as the embedded server does."""
     tp_size: Annotated[int, msgspec.Meta(ge=1)] = 1
     pp_size: Annotated[int, msgspec.Meta(ge=1)] = 1
 

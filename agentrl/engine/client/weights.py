@@ -1,6 +1,6 @@
 """The engine over SGLang servers, real and embedded alike: what changes the weights of all of them.
 
-    update_weights ─┬─ a whole model: brought near each server ─► announce, pause ─► load ─► resume
+    update_weights ─┬─ a whole model: brought near each server, read by those that can ─► announce, pause ─► load ─► resume
                     └─ LoRA adapters: loaded beside those in use ─► announce ─► open replies are aborted, and go on under them
 
     this process        SGLangEngine: weights, pauses, which servers there are; replies too (`ReplyClient`)
@@ -90,7 +90,9 @@ class SGLangEngine(ReplyClient):
         async with self._updating, AsyncExitStack() as stack:  # until its end no server comes into service
 
             async def bring(server: SGLangServer) -> None:
-                directories[server] = await stack.enter_async_context(self._transfer(server.url, checkpoint))
+                directories[server] = there = await stack.enter_async_context(self._transfer(server.url, checkpoint))
+                if server.abilities.prepares_weights:
+                    await server.post("/prepare_weights", {"model_path": str(there)}, CONTROL_TIMEOUT_S)
 
             if not adapters:
                 await self.fleet.call_all(bring, mark_down_refusing=True)

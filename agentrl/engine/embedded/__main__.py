@@ -2,8 +2,8 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
-`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info` and `/server_info`. Streams hold new tokens
-only. It prints `listening on PORT` once it serves.
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info` and `/server_info`, and one call of its own,
+`/prepare_weights`. Streams hold new tokens only. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations

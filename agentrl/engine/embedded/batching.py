@@ -57,6 +57,8 @@ class BatchingEngine:
         """The version of the weights in use."""
         self._pages = -(-max_total_tokens // PAGE_TOKENS)
         self._cache = PagedCache(self._pages)
+        self._prepared: dict[Path, dict[str, torch.Tensor]] = {}
+        """Directory → its weights, read before the pause that they are for; one at most."""
         self._updates = 0
         """How often the weights changed: what one of them computed is no prefix for another."""
         self._waiting: deque[Request] = deque()
@@ -96,8 +98,17 @@ class BatchingEngine:
         self._pause_mode = None
         self._changed.notify_all()
 
+    async def prepare_weights(self, directory: Path) -> None:
+        """Read the safetensors of `directory` while replies grow, for `load_weights` to take; it holds them once, beside the model.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        self._prepared.clear()
+        self._prepared[directory] = await in_thread(self._read, directory)
+
     async def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
-        """Copy the safetensors of `directory` into the model, between two forward passes or in a pause.
+        """Put the safetensors of `directory` into the model, between two forward passes or in a pause.
 
         Args:
             directory: A checkpoint's.
@@ -109,8 +120,12 @@ class BatchingEngine:
         """
         if flush_cache and self._pause_mode == "in_place" and self.open_requests():
             raise ValueError("flush_cache must be false in pause mode in_place: open requests keep their KV cache")
+        if directory not in self._prepared:
+            await self.prepare_weights(directory)
+        tensors = self._prepared.pop(directory)
         async with self._passes:
-            await in_thread(self._copy, directory)
+            for name, parameter in self._parameters().items():
+                parameter.data = tensors[name]
             if version is not None:
                 self.version = version
             self._updates += 1
@@ -121,16 +136,22 @@ class BatchingEngine:
                 # Broken weights may have left numbers that are not finite, which spoil what is read beside them.
                 self._cache = PagedCache(self._pages)
 
-    @torch.no_grad()
-    def _copy(self, directory: Path) -> None:
+    def _parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
+
+    def _read(self, directory: Path) -> dict[str, torch.Tensor]:
+        """Return tensors for the model's parameters, in memory of their own: the files may go.
+
+        Raises:
+            ValueError: They do not fit.
+        """
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise ValueError(f"{directory} holds no safetensors, or is not there")
         tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-        parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
+        parameters = self._parameters()
         check_fit(parameters, tensors, directory)
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+        return {name: tensors[name].to(parameter.dtype, copy=True) for name, parameter in parameters.items()}
 
     async def change_adapters(self, change: Callable[[LoadedAdapters], None]) -> None:
         """Load or unload LoRA adapters between two forward passes. Open requests of one that goes are aborted."""

@@ -82,7 +82,7 @@ class PauseBody(Strict):
 
 
 class UpdateBody(Strict):
-    """`POST /update_weights_from_disk`."""
+    """`POST /update_weights_from_disk`, and `/prepare_weights`, which is no call of SGLang's and needs the path alone."""
 
     model_path: str
     weight_version: str | None = None
@@ -124,6 +124,7 @@ class EmbeddedServer:
                 web.post("/abort_request", self.abort_request),
                 web.post("/pause_generation", self.pause_generation),
                 web.post("/continue_generation", self.continue_generation),
+                web.post("/prepare_weights", self.prepare_weights),
                 web.post("/update_weights_from_disk", self.update_weights_from_disk),
                 web.post("/load_lora_adapter", self.load_lora_adapter),
                 web.post("/unload_lora_adapter", self.unload_lora_adapter),
@@ -248,6 +249,11 @@ class EmbeddedServer:
         """Produce tokens again."""
         return await self._change("message", self._engine.resume())
 
+    async def prepare_weights(self, http: web.Request) -> web.Response:
+        """Read the safetensors of `model_path`, for an update that comes next."""
+        path = Path((await _parse(http, UpdateBody)).model_path)
+        return await self._change("message", self._engine.prepare_weights(path))
+
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
         body = await _parse(http, UpdateBody)
@@ -286,7 +292,8 @@ class EmbeddedServer:
     async def server_info(self, http: web.Request) -> web.Response:
         """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
         length = self._engine.context_length
-        return _json({"incremental_streaming_output": True, "grammar_backend": "none", "max_req_input_len": length})
+        able = {"incremental_streaming_output": True, "prepares_weights": True}
+        return _json({**able, "grammar_backend": "none", "max_req_input_len": length})
 
 
 async def _parse(http: web.Request, model: type[Body]) -> Body:

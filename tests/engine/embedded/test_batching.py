@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -168,6 +169,19 @@ async def test_a_request_that_ended_during_the_pause_leaves_no_stale_cache(
     await engine.resume()
     replies = await generate(engine, [prompt], tokens=10)
     await assert_exact(recorded(replies, version=2), versions[:3])
+
+
+async def test_prepared_weights_need_their_files_no_longer_and_are_for_their_directory_alone(
+    engine: BatchingEngine, versions: list[Path], tmp_path: Path
+) -> None:
+    own = shutil.copytree(versions[1], tmp_path / "own")
+    await engine.prepare_weights(own)
+    shutil.rmtree(own)
+    await engine.load_weights(own, "1", flush_cache=True)
+    await assert_exact(recorded(await generate(engine, prompts(1)), version=1), versions[:2])
+    await engine.prepare_weights(versions[3])
+    await engine.load_weights(versions[2], "2", flush_cache=True)
+    await assert_exact(recorded(await generate(engine, prompts(1)), version=2), versions[:3])
 
 
 @pytest.mark.soak
