@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.errors import RewardFunctionError, WorkflowError
 from agentrl.rubric import Rubric
+from agentrl.system.failure_text import describe, failure_line
 
 pytestmark = pytest.mark.anyio
 
@@ -63,14 +64,11 @@ async def test_functions_wait_at_the_same_time() -> None:
 
 
 async def test_one_that_raises_fails_the_episode_with_its_name_and_ends_the_others() -> None:
-    with (
-        anyio.fail_after(40),
-        pytest.raises(
-            RewardFunctionError, match=r"fails failed: KeyError: 'no such.*test_rubric\.py:\d+ in fails\)"
-        ) as caught,
-    ):
+    told = r"fails failed: KeyError: 'no such.*test_rubric\.py:\d+ in fails\)"
+    with anyio.fail_after(40), pytest.raises(RewardFunctionError, match=told) as caught:
         await Rubric([fails, waits])("", "")
     assert isinstance(caught.value.__cause__, KeyError)
+    assert failure_line(describe(caught.value)).count("test_rubric.py:") == 1, "the workflow's line is not its"
 
 
 @pytest.mark.parametrize("returned", [None, "1.0", float("nan"), [1.0]])

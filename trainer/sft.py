@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import cpu_threads
-from agentrl.errors import AgentRLError, CheckpointError, ConfigError, StoreError, TrainerError
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TrainerError
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.open_runner import chat_format_of
@@ -83,8 +83,6 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             "trained"
         )
     run_dir = Path(config.run_dir)
-    if (run_dir / "store.sqlite").is_file():
-        raise StoreError(f"{run_dir} holds a run with rewards; go on with it by: agentrl train --resume {run_dir}")
     interrupted, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
     def interrupt(number: int, _: object) -> None:

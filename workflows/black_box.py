@@ -79,7 +79,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     raise error(f"the program {one_line(task.command, 100)} {how}{end}")
 
 
-def model_environment(url: str, key: str, model: str) -> dict[str, str]:
+def model_variables(url: str, key: str, model: str) -> dict[str, str]:
     """Return the variables in which OpenAI's and Anthropic's clients look for their server, its key and the model, and OpenTelemetry for its trace."""
     return {
         "OPENAI_BASE_URL": f"{url}/v1",
@@ -101,7 +101,7 @@ async def _in_a_sandbox(episode: Episode[Any], task: BlackBoxTask, stdin: bytes)
         task.command,
         base_url=episode.base_url,
         api_key=episode.api_key,
-        env=model_environment("{url}", INSIDE_KEY, episode.model),
+        env=model_variables("{url}", INSIDE_KEY, episode.model),
         stdin=stdin,
         timeout_s=task.timeout_s,
     )
@@ -111,7 +111,7 @@ async def _in_a_sandbox(episode: Episode[Any], task: BlackBoxTask, stdin: bytes)
 async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> ExecResult:
     """Run it on this machine, as this user, in a folder of its own."""
     url = episode.base_url.removesuffix("/").removesuffix("/v1")
-    env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
+    env = {**os.environ, **model_variables(url, episode.api_key, episode.model)}
     words = 'mkdir -p work && cd work && exec "$@" < ../stdin > ../stdout 2> ../stderr'
     command, code = ["sh", "-c", words, "sh", *task.command], None
     async with scratch_directory("agentrl-agent-") as folder:

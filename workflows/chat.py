@@ -21,7 +21,7 @@ from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
 from agentrl.system.imports import load_object
 from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
-from agentrl.workflows.judge import judge_of_environment, judged
+from agentrl.workflows.judge import judge_of_variables, judged
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -41,7 +41,7 @@ class ChatTask(BaseModel):
         try:
             scorer_of(self.scorer)
             if self.scorer == "judge":
-                judge_of_environment()
+                judge_of_variables()
         except WorkflowError as error:
             raise ValueError(str(error)) from error
         if self.scorer in _COMPARES:

@@ -22,7 +22,7 @@ from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.sandbox import EndReason
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import Cpus, Megabytes, Seconds
-from agentrl.workflows.black_box import model_environment
+from agentrl.workflows.black_box import model_variables
 
 AGENTS_INSIDE = "/opt/agents"
 """Where a container sees `installed_agents()`."""
@@ -178,7 +178,7 @@ async def run_agent(
         ["sh", "-c", f"{begin}\n{_PATH}\n{harness.command}"],
         base_url=episode.base_url,
         api_key=episode.api_key,
-        env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
+        env={**model_variables("{url}", INSIDE_KEY, episode.model), **extra},
         stdin=prompt.encode(),
         timeout_s=limits.timeout_s,
         max_requests=limits.calls,

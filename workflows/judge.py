@@ -46,7 +46,7 @@ async def judged(reply: str, task: Mapping[str, Any]) -> Reward:
         WorkflowError: There is no judge.
         openai.OpenAIError: It fails.
     """
-    url, model = judge_of_environment()
+    url, model = judge_of_variables()
     asked = task.get("messages") or task.get("prompt", "(none)")
     prompt = ASK.format(
         question=asked if isinstance(asked, str) else asked[-1]["content"],
@@ -69,7 +69,7 @@ async def judged(reply: str, task: Mapping[str, Any]) -> Reward:
     raise EpisodeError(f"the judge {model} gave no score in {len(TEMPERATURES)} answers, the last: {text[:200]!r}")
 
 
-def judge_of_environment() -> tuple[str, str]:
+def judge_of_variables() -> tuple[str, str]:
     """Return the address and the model of the judge.
 
     Raises:

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from agentrl import Episode, RunConfig
 from agentrl.envs import maker_of
-from agentrl.errors import WorkflowError
+from agentrl.errors import one_line
 
 
 class EnvTask(BaseModel):
@@ -38,13 +38,13 @@ class EnvTask(BaseModel):
 
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
-        """Return the environments that cannot be loaded."""
+        """Return the environments that cannot be made, each as its first task has it made."""
         faults: list[str] = []
-        for name in dict.fromkeys(task.env for task in tasks):
+        for first in {task.env: task for task in reversed(tasks)}.values():
             try:
-                await in_thread(maker_of, name)
-            except WorkflowError as error:
-                faults.append(str(error))
+                await in_thread(lambda: maker_of(first.env)(**first.make).close())  # noqa: B023  # it is called here
+            except Exception as error:
+                faults.append(f"{one_line(error, 500)} (env = {first.env!r}, make = {first.make})")
         return faults
 
 

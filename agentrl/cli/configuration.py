@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,16 @@ def run_configuration(
             f"the run in {resume} was started from Python, with a workflow or tasks that are in no file: go on with it there, by "
             "agentrl.train(config, workflow=..., tasks=..., resume=True); or it is a supervised one: agentrl sft --resume"
         )
+    old, new = (dict(_values(masked(one.model_dump()))) for one in (read_config(resume), config))
+    if changed := [f"{key} {old.get(key)!r} → {new[key]!r}" for key in new if old.get(key) != new[key]]:
+        print(f"changed keys: {', '.join(changed)}", file=sys.stderr)
     return config
+
+
+def _values(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a section by their dotted keys."""
+    for name, value in section.items():
+        yield from _values(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
 
 
 def config(workflow: Workflow = None, /, *, config: Files = (), keys: Keys = NO_KEYS) -> int:

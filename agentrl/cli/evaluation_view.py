@@ -18,7 +18,6 @@ from agentrl.cli.terminal import SteadyConsole, print_table, say_line
 from agentrl.evaluation.figures import Evaluation
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.system.exit_code import as_typed_here
-from agentrl.system.failure_text import users_part
 
 
 class TerminalEvaluation(EvaluationView):
@@ -51,7 +50,7 @@ class TerminalEvaluation(EvaluationView):
 @contextmanager
 def evaluation_view(*words: str) -> Iterator[TerminalEvaluation]:
     """Yield a view on standard error, of what these words say; its bar is gone when the context ends."""
-    view = TerminalEvaluation(SteadyConsole(sys.stderr), *words)
+    view = TerminalEvaluation(SteadyConsole(file=sys.stderr), *words)
     with view.bar:
         yield view
 
@@ -70,7 +69,7 @@ def show_evaluation(result: Evaluation, *, per_task: bool = False) -> None:
             more="tasks more; --json shows all",
         )
     if result.first_error:
-        print(f"the first failure:\n{users_part(result.first_error)}")
+        print(f"the first failure:\n{result.first_error}")
     if path := result.directory:
         kept = "the episodes are kept"
         if not any(episode.tokens for episode in result.episodes):

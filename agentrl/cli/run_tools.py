@@ -48,7 +48,7 @@ def view(run_dirs: list[Path], /, *, act: Flag = False, host: str = "127.0.0.1",
 
 
 @contextmanager
-def shown_beside(directory: Path | str | None, stream: TextIO | None = None) -> Iterator[None]:
+def shown_on_page(directory: Path | str | None, stream: TextIO | None = None) -> Iterator[None]:
     """Show the run of this process on a page for the length of the context, in a thread of its own.
 
     Args:
@@ -162,7 +162,8 @@ def _audit_rows(found: Audit) -> Iterator[tuple[str, object, str]]:
     for reason, count in sorted(found.dropped.items()):
         yield "", f"{count:,}", f"dropped: {reason}"
     yield "", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint"
-    yield "", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept"
+    calls = found.logged_calls
+    yield "", f"{found.unfinished:,}", f"unfinished, with {calls:,} model call{'s' * (calls != 1)} kept"
     yield "episodes", f"{of.finished:,}", f"finished, and {of.failed:,} failed attempts"
     yield (
         "tokens",

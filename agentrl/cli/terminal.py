@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from rich.console import Console
@@ -74,18 +74,14 @@ def print_table(
     if not console.is_terminal:
         console.width = FILE_WIDTH
     table = Table(
-        *columns,
-        title=title,
-        title_justify="left",
-        show_header=bool(columns),
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
+        *columns, title=title, title_justify="left", show_header=bool(columns), box=None, padding=(0, 2, 0, 0)
     )
     texts = [[escape(str(value)) for value in row] for row in rows]
     for text in texts[:SHOWN_ROWS] if more else texts:
         table.add_row(*text)
-    console.print(table, highlight=False)
+    with console.capture() as captured:
+        console.print(table, highlight=False)
+    print(*map(str.rstrip, captured.get().splitlines()), sep="\n")
     if more and len(texts) > SHOWN_ROWS:
         print(f"{len(texts) - SHOWN_ROWS} {more}")
 
@@ -145,9 +141,6 @@ class TerminalView(RunView):
 class SteadyConsole(Console):
     """A console on a stream as it is now: workflows may replace `sys.stdout`, each as if it were alone."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(file=stream)
-
     def _check_buffer(self) -> None:
         """Write what is to be shown. A terminal that was closed is a broken pipe too."""
         try:
@@ -164,7 +157,7 @@ class SteadyConsole(Console):
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """Show a run for the length of the context."""
-    console = SteadyConsole(sys.stdout)
+    console = SteadyConsole(file=sys.stdout)
     view = TerminalView(config, console)
     with Live(view, console=console, refresh_per_second=REFRESH_PER_S) if console.is_terminal else nullcontext():
         yield view

@@ -20,14 +20,14 @@ def train(
     keys: Keys = NO_KEYS,
 ) -> int:
     """Train a model on a workflow."""
-    from agentrl.cli.run_tools import shown_beside
+    from agentrl.cli.run_tools import shown_on_page
     from agentrl.cli.terminal import print_json, terminal_view
     from agentrl.run.train import train as run_training
     from agentrl.system.event_loop import run_loop
 
     required = "workflow", "tasks", "model.path"
     chosen = run_configuration(keys, config, workflow, *required, resume=resume, run_dir="runs/%Y-%m-%d-%H%M%S")
-    with shown_beside(chosen.run_dir if show else None), terminal_view(chosen) as view:
+    with shown_on_page(chosen.run_dir if show else None), terminal_view(chosen) as view:
         run = run_loop(lambda: run_training(chosen, resume=resume is not None, view=view))
         if run.status == "stopped":
             view.say(f"interrupted at step {view.step}; go on with: agentrl train --resume {chosen.run_dir}")
@@ -96,7 +96,7 @@ def evaluate(
         KeyboardInterrupt: It was interrupted before its first episode began.
     """
     from agentrl.cli.evaluation_view import evaluation_view, show_evaluation
-    from agentrl.cli.run_tools import shown_beside
+    from agentrl.cli.run_tools import shown_on_page
     from agentrl.cli.terminal import print_json, run_until_signal
     from agentrl.evaluation.directory import new_directory
     from agentrl.evaluation.evaluate import evaluate as run_evaluation
@@ -105,8 +105,8 @@ def evaluate(
         keys = {"eval.tasks": "", "data.eval_share": 0, **keys}
     chosen = configuration(keys, config, workflow, "workflow", "tasks", "model.path")
     key = api_key or os.environ.get("OPENAI_API_KEY", "-")
-    out = new_directory() if show and out is None else out
-    with shown_beside(out if show else None, sys.stderr), evaluation_view() as view:
+    out = new_directory("evaluation") if show and out is None else out
+    with shown_on_page(out if show else None, sys.stderr), evaluation_view() as view:
         try:
             result = run_until_signal(
                 lambda: run_evaluation(chosen, base_url=base_url, api_key=key, out=out, view=view)
@@ -144,13 +144,12 @@ def serve(
         config: TOML files of keys.
         keys: The keys that were typed.
     """
-    from agentrl.cli.run_tools import shown_beside
+    from agentrl.cli.run_tools import shown_on_page
     from agentrl.cli.terminal import until_interrupted
     from agentrl.evaluation.directory import new_directory
-    from agentrl.run.serve import NAMED_BY_TIME
     from agentrl.run.serve import serve as run_server
 
     chosen = configuration(keys, config, None, "model.path")
-    out = new_directory(NAMED_BY_TIME, "service") if show and out is None else out
-    with shown_beside(out if show else None, sys.stderr):
+    out = new_directory("service") if show and out is None else out
+    with shown_on_page(out if show else None, sys.stderr):
         return until_interrupted(lambda: run_server(chosen, admin_key, out=out))

@@ -37,8 +37,8 @@ from agentrl.system.locks import DirectoryInUseError, lock_directory
 
 Kind = Literal["evaluation", "service"]
 """What fills a directory whose episodes are not trained on: the key of its store's note of its tasks."""
-NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
-"""The directory of an evaluation that none is named for, as `time.strftime` takes it."""
+NAMED_BY_TIME: dict[Kind, str] = {"evaluation": "evaluations/%Y-%m-%d-%H%M%S", "service": "runs/serve-%Y-%m-%d-%H%M%S"}
+"""The directory of an evaluation or a service that none is named for, as `time.strftime` takes it."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,16 @@ def hold_store(path: Path, kind: Kind, identity: Mapping[str, Any], config: RunC
         yield store
 
 
-def new_directory(name: str = NAMED_BY_TIME, kind: Kind = "evaluation") -> Path:
+def new_directory(kind: Kind) -> Path:
     """Make a directory that is named by the time, and that nothing else has.
 
     Args:
-        name: Its name, as `time.strftime` takes it.
         kind: What is to fill it.
 
     Raises:
         ConfigError: It cannot be made.
     """
-    first = Path(time.strftime(name))
+    first = Path(time.strftime(NAMED_BY_TIME[kind]))
     with _writable(first, kind):
         make_directory(first.parent)
         for path in chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2))):

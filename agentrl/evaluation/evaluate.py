@@ -88,12 +88,16 @@ async def evaluate(
     check_set(config, "model.path")
     if sources.tasks is None and not (config.tasks or config.eval.tasks or config.data.eval_share):
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
-    held_out = sources.tasks is None and (config.eval.tasks or config.data.eval_share)
-    if held_out and not config.eval.tasks:
-        _, chosen = await in_users_thread(open_run_tasks, config, None, task_type_of(run))
+    if sources.tasks is None and config.data.eval_share and not config.eval.tasks:
+        unlimited = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": None})})
+        _, held_out = await in_users_thread(open_run_tasks, unlimited, None, task_type_of(run))
+        chosen = held_out[: config.eval.limit]
+        first = "" if len(chosen) == len(held_out) else f"first {len(chosen)} of "
+        named = f"the {first}{len(held_out)} held-out ones"
     else:
         given = sources.tasks if sources.tasks is not None else config.eval.tasks or config.tasks
         chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run), config.data)
+        named = f"{len(chosen)} of {given}" if isinstance(given, str) else ""
     name, workflow_hash = await in_thread(_workflow_of, sources)
     identity = {
         "workflow": name,
@@ -117,13 +121,13 @@ async def evaluate(
     else:
         config, chat_format = await with_chat_format(await check_start(on_cluster(config), view.say))
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
-    if held_out:
-        view.say(f"the tasks are the {len(chosen)} held-out ones")
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
-    directory = await in_thread(new_directory) if out is None else Path(out)
+    directory = await in_thread(new_directory, "evaluation") if out is None else Path(out)
     async with AsyncExitStack() as stack:
         log = await in_thread(stack.enter_context, keep_episodes(directory, identity, config))
         view.directory = log.path
+        if named:
+            view.say(f"the tasks are {named}")
         done = {
             (e.task, e.episode_index): e
             for e in await in_thread(log.finished)

@@ -14,6 +14,7 @@ from agentrl.record.end_reason import reasons_text
 from agentrl.store.episodes import ListedEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode
+from agentrl.system.failure_text import users_part
 
 Ended = Outcome | ListedEpisode
 """An episode that has ended, as its end or as it is kept."""
@@ -68,6 +69,7 @@ class Evaluation:
     """Means of the workflow's metrics, over the episodes that have them."""
     per_task: list[TaskResult] = field(default_factory=list)
     first_error: str | None = None
+    """Of the first episode that failed, what its user needs to see."""
     directory: Path | None = None
     """Where the episodes are kept: `agentrl.open_run` reads them again."""
 
@@ -145,7 +147,7 @@ def summarise(by_task: Sequence[Sequence[Ended]], names: Sequence[str], pass_rew
     episodes = [episode for own in by_task for episode in own]
     # The rewards of a single task are draws themselves.
     draws = [e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results]
-    mean = share_interval(draws) if {e.reward for e in episodes} <= {0.0, 1.0} else interval(draws)
+    mean = interval(draws, shares={e.reward for e in episodes} <= {0.0, 1.0})
     metrics = sorted({name for e in episodes for name in e.metrics})
     errors = [e.error for e in episodes if e.reason != "finished"]
     return Evaluation(
@@ -158,7 +160,7 @@ def summarise(by_task: Sequence[Sequence[Ended]], names: Sequence[str], pass_rew
         duration_s=fmean(e.duration_s for e in episodes),
         metrics={name: fmean(e.metrics[name] for e in episodes if name in e.metrics) for name in metrics},
         per_task=results,
-        first_error=errors[0] if errors else None,
+        first_error=users_part(errors[0] or "") if errors else None,
     )
 
 
@@ -166,10 +168,10 @@ def pass_chances(results: Sequence[TaskResult]) -> dict[int, Interval]:
     """Return pass@k for k the powers of 2 up to n, and n: the fewest episodes that a task has."""
     n = min(r.samples for r in results)
     ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    chances = {k: share_interval([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
+    chances = {k: interval([pass_at_k(r.samples, r.passed, k) for r in results], shares=True) for k in ks}
     if len(results) == 1:
         (only,) = results
-        chances[1] = share_interval([1.0] * only.passed + [0.0] * (only.samples - only.passed))
+        chances[1] = interval([1.0] * only.passed + [0.0] * (only.samples - only.passed), shares=True)
     return chances
 
 
@@ -184,23 +186,22 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     return 1 - math.comb(n - passed, k) / math.comb(n, k)
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of independent draws and Student's interval of it; of a single draw, nothing but the draw."""
-    mean, freedom = fmean(values), len(values) - 1
-    if not freedom:
-        return Interval(mean, mean, mean)
-    t = T95_BELOW_3.get(freedom) or sum(term / freedom**power for power, term in enumerate(T95))
-    half = t * stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
+def interval(values: Sequence[float], *, shares: bool = False) -> Interval:
+    """Return the mean of independent draws and its interval: Student's, and of a single draw nothing but the draw.
 
+    Of shares it is within 0 and 1: Wilson's where all are 0 or 1, or all are equal; else Student's, which ends there.
 
-def share_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of shares and its interval: Wilson's where all are 0 or 1, or all are equal; else Student's, which ends at 0 and 1."""
-    if len(set(values)) > 1 and not set(values) <= {0.0, 1.0}:
-        found = interval(values)
-        return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
-    n, share = len(values), fmean(values)
-    centre = share + Z95**2 / (2 * n)
-    half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
-    low, high = ((centre + side) / (1 + Z95**2 / n) for side in (-half, half))
-    return Interval(share, max(0.0, low), min(1.0, high))
+    Args:
+        values: The draws.
+        shares: Whether they are shares.
+    """
+    mean, n = fmean(values), len(values)
+    centre, half = mean, 0.0
+    if shares and (len(set(values)) == 1 or set(values) <= {0.0, 1.0}):
+        centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+        half = Z95 * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
+    elif n > 1:
+        t = T95_BELOW_3.get(n - 1) or sum(term / (n - 1) ** power for power, term in enumerate(T95))
+        half = t * stdev(values) / math.sqrt(n)
+    low, high = centre - half, centre + half
+    return Interval(mean, max(0.0, low), min(1.0, high)) if shares else Interval(mean, low, high)

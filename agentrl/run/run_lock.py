@@ -37,6 +37,8 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
         StoreError: It does not.
     """
     check_no_evaluation(run_dir)
+    if begins_with != "store.sqlite" and (run_dir / "store.sqlite").is_file():
+        raise StoreError(f"{run_dir} holds a run with rewards; go on with it by: agentrl train --resume {run_dir}")
     exists, found = (run_dir / begins_with).exists(), whole_checkpoints(run_dir)
     if exists and not resume:
         raise StoreError(

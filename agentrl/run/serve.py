@@ -32,7 +32,7 @@ from agentrl.config.trainer import TurnsConfig
 from agentrl.engine.adapters import adapter_folders
 from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import UpdatableEngine
-from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
+from agentrl.errors import AgentRLError, DiskError, EngineError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_note
 from agentrl.proxy.app import Proxy
@@ -54,8 +54,6 @@ from agentrl.system.this_process import settled
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
-NAMED_BY_TIME = "runs/serve-%Y-%m-%d-%H%M%S"
-"""The directory of a service that none is named for, as `time.strftime` takes it."""
 
 RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
@@ -82,7 +80,7 @@ async def serve(
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     config = await check_start(config, print_note)
-    directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
+    directory = await in_thread(new_directory, "service") if out is None else Path(out)
     async with AsyncExitStack() as stack:
         held = hold_store(directory, "service", {"model": config.model.path}, config)
         store = await in_thread(stack.enter_context, held)
@@ -250,10 +248,9 @@ class Service:
             await self._details(session_id)
             raise _final(session_id)
         if body.role is not None:
-            try:
-                entry.session.role(body.role)
-            except EpisodeError as error:
-                raise ApiError(400, f"Invalid 'role': {error}.", param="role", code="invalid_value") from None
+            if body.role not in (spoke := {turn.role for turn in entry.session.record.turns}):
+                message = f"Invalid 'role': no model call of this session was made as {body.role!r}, those it has as {sorted(spoke)}."
+                raise ApiError(400, message, param="role", code="invalid_value")
             entry.session.role_rewards[body.role] = body.reward
         elif body.completion_id is None:
             entry.reward = body.reward
@@ -288,7 +285,6 @@ class Service:
     async def _keep(self, entry: _Entry) -> dict[str, Any]:
         """End a session, move it into the store and return its state."""
         self._proxy.close_session(entry.session)
-        entry.session.warn_of_silent_roles()
         state = _state(entry)
         await in_thread(lambda: self._kept.keep(state, _outcome(entry), _conversations(entry.session.record)))
         del self._entries[entry.id]

@@ -266,13 +266,13 @@ async def _training_run(
         start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
     )
     view.controller, view.step, view.first_step = controller, version, version
+    again = f"; what was trained on up to step {max(undone)} is kept, and trained on again" if undone else ""
     view.say(
-        f"run {config.run_dir}: step {version} of {config.steps}, η = {rollout.max_staleness}, staleness bound {controller.gate.bound}"
+        f"run {config.run_dir}: step {version} of {config.steps}, η = {rollout.max_staleness}, staleness bound {controller.gate.bound}{again}"
     )
     sender: Broadcast | SGLangEngine = engine
     if config.engine.transfer == "broadcast":
-        on_cpu = config.engine.flags.get("device") == "cpu"
-        sender = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl")
+        sender = Broadcast(engine, trainer.client, "gloo" if config.engine.flags.get("device") == "cpu" else "nccl")
     seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
     return TrainingRun(
         config=config,

@@ -172,10 +172,10 @@ def weighed_group(source: EpisodeSource, group: int) -> dict[int, tuple[TokenRec
 
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:
-    """Yield a line each for the best and the worst finished episode that called the model, or for one where all earned the same: its reward, and its last reply."""
+    """Yield a line each for the best and the worst finished episode that called the model, or for one where all earned the same: its id, reward and last reply."""
     spoken = sorted((one for one in episodes if one.reason == "finished" and one.tokens), key=lambda one: one.reward)
     names = ("the best", "the worst") if len({episode.reward for episode in spoken}) > 1 else ("a",)
     for name, episode in zip(names, spoken[-1:] + spoken[:1], strict=False):
         turn = episode.record.turns[-1]
         cut = ", cut off (max_tokens or the context was used up)" if turn.truncated else ""
-        yield f"{name} reply (reward {episode.reward:g}{cut}): {one_line(episode.source.text.decode(turn.output_ids))!r}"
+        yield f"{name} reply (episode {episode.id}, reward {episode.reward:g}{cut}): {one_line(episode.source.text.decode(turn.output_ids))!r}"

@@ -80,10 +80,10 @@ def users_part(failure: str) -> str:
 
 
 def failure_line(failure: str) -> str:
-    """Return the line of a described failure that says what was raised last, with the innermost line of the user's code, and the hint."""
+    """Return the line of a described failure that says what was raised last, with the innermost line of the user's code where it names none, and the hint."""
     places = [f"{file}:{line} in {name}" for file, line, name in _PLACE.findall(failure) if not is_library(file)]
-    hints = [f". {line}" for line in failure.splitlines()[-1:] if line.startswith(_HINT)]
-    return error_line(failure) + (f" (at {places[-1]})" if places else "") + "".join(hints)
+    hint = "".join(f". {line}" for line in failure.splitlines()[-1:] if line.startswith(_HINT))
+    return (said := error_line(failure)) + (f" (at {places[-1]})" if places and " (at " not in said else "") + hint
 
 
 def add_hint(error: BaseException, task: object) -> None:

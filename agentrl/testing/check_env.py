@@ -91,9 +91,8 @@ async def check_env(
     async with open_environments() as make_env:
         with watch_loop(BLOCKED_AFTER_S) as watchdog:
             for task in tasks:
-                check = _Check(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems)
                 with suppress(CheckFailedError):
-                    await check.run()
+                    await _Check(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems).run()
                 if problems.found:
                     break  # other tasks would show the same
         for place in watchdog.blocked:
@@ -149,10 +148,11 @@ class _Check:
             with anyio.fail_after(self.step_timeout_s):
                 await env.reset(seed=self.seed, options=self.task)
         except Exception as error:
-            self.problems.fail(
-                f"reset with the task {_shown(self.task)} raised {_named(error)}",
-                "a reset must open every task of yours, again and again, in time: pass tasks of the right form as check_env(env, tasks=[...])",
-            )
+            what = f"reset with the task {_shown(self.task)}"
+            remedy = "a reset must open every task of yours, again and again, in time: pass tasks of the right form as check_env(env, tasks=[...])"
+            if env._env is None:
+                what, remedy = "making it", "check its name and its arguments: check_env(env, tasks, **arguments)"
+            self.problems.fail(f"{what} raised {_named(error)}", remedy)
 
     async def _play_the_rest(self, env: AsyncToolEnv, turn: int) -> None:
         """Play from `turn` on what the first episode was too short for, in as many as it takes, up to one that answers."""
@@ -229,10 +229,10 @@ class _Check:
         try:
             await in_users_thread(check)
         except Exception as error:
-            if "truncates after 1 step" in str(error):
-                return  # it may, and what is left to check is checked here too; numpy's False counts as this for gymnasium
-            remedy = "mend the environment as gymnasium's documentation says"
-            self.problems.add(f"gymnasium's check_env says: {one_line(error)}", remedy)
+            # It may, and what is left to check is checked here too; numpy's False counts as this for gymnasium.
+            if "truncates after 1 step" not in str(error):
+                remedy = "mend the environment as gymnasium's documentation says"
+                self.problems.add(f"gymnasium's check_env says: {one_line(error)}", remedy)
 
     async def _check_leaks(self) -> None:
         before = await held_now()

@@ -18,9 +18,11 @@ from typing import Literal
 import pytest
 
 from agentrl import open_run
+from agentrl.cli.configuration import run_configuration
 from agentrl.cli.main import COMMANDS, command_line, main
 from agentrl.config import RunConfig, config_fields, load_config
 from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.run.run_directory import write_config
 from agentrl.system.exit_code import as_typed_here
 
 ROOT = Path(__file__).parents[2]
@@ -93,20 +95,22 @@ def test_an_interrupted_evaluation_says_where_it_is_and_how_it_goes_on(tmp_path:
         endpoint.shutdown()
     kept = tmp_path / "kept"
     assert process.returncode == 130
-    assert said == f"interrupted: 0 of 1 episodes are in {kept}; the same command with --out {kept} goes on\n"
+    told = f"interrupted: 0 of 1 episodes are in {kept}; the same command with --out {kept} goes on"
+    assert said.splitlines() == ["the tasks are 1 of tasks.jsonl", told]
+
+
+def test_a_run_that_goes_on_names_its_changed_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(load_config((), {}, workflow="w.py", tasks="t.jsonl", model="m", run_dir=str(tmp_path), steps=5))
+    run_configuration({"steps": "7", "rollout.group_size": "4"}, (), None, resume=tmp_path, run_dir="")
+    assert capsys.readouterr().err == "changed keys: steps 5 → 7, rollout.group_size 8 → 4\n"
 
 
 @pytest.mark.slow
 def test_init_writes_a_project_that_passes_its_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "sums")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "Its tests: python -m pytest", "pytest is installed here"
-    assert sorted(path.name for path in (tmp_path / "sums").iterdir()) == [
-        "environment.py",
-        "environment_test.py",
-        "run.toml",
-        "tasks.py",
-        "workflow.py",
-    ]
+    made = " ".join(sorted(path.name for path in (tmp_path / "sums").iterdir()))
+    assert made == "environment.py environment_test.py run.toml tasks.py workflow.py"
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path / "sums", capture_output=True, text=True, timeout=100
     )

@@ -65,6 +65,7 @@ def test_figures_come_last_and_tasks_on_request(capsys: pytest.CaptureFixture[st
     assert "hardest first" not in plain
     assert plain.index("ValueError: bad") < plain.index("mean reward [95 %]")
     assert plain.rstrip().splitlines()[-1].startswith("episodes")
+    assert " \n" not in table, "a line that is copied has no blanks at its end"
     assert table.endswith(plain)
     assert "tasks, the hardest first" in table
     assert "What is 1 + 1?" in table

@@ -64,7 +64,7 @@ def test_a_closed_terminal_ends_nothing() -> None:
     """Its last lines cannot be written, and the run that writes its checkpoint goes on."""
     ours, theirs = os.openpty()
     with open(theirs, "w") as stream:
-        console = SteadyConsole(stream)
+        console = SteadyConsole(file=stream)
         os.close(ours)
         for _ in range(2):
             console.print("stopping: finishing the training step in progress")

@@ -42,7 +42,7 @@ def commands(block: Block) -> list[tuple[str, list[str]]]:
 
 def plain(line: str) -> str:
     """A line without its numbers, its spacing, and what the model said."""
-    line = re.sub(r"reply \(reward .*", "reply", line)
+    line = re.sub(r"reply \(episode .*", "reply", line)
     return " ".join(re.sub(r"-?\d[\d.,]*", "#", line).split())
 
 

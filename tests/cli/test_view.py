@@ -13,7 +13,7 @@ import pytest
 
 from agentrl import open_run
 from agentrl.cli.main import main
-from agentrl.cli.run_tools import shown_beside
+from agentrl.cli.run_tools import shown_on_page
 from agentrl.config import load_config
 from agentrl.evaluation.directory import hold_store
 from agentrl.record.end_reason import EndReason
@@ -52,12 +52,12 @@ def test_view_says_where_it_cannot_listen(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_command_shows_its_run_before_that_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_beside(tmp_path / "run"):
+    with shown_on_page(tmp_path / "run"):
         address = re.search(r"http://\S+", capsys.readouterr().out)
         assert address is not None
         record_run(tmp_path / "run", steps=1)
         assert len(httpx.get(f"{address[0]}api/runs/0/episodes").json()["episodes"]) == 6
-    with shown_beside(None):
+    with shown_on_page(None):
         assert capsys.readouterr().out == ""
 
 

@@ -22,7 +22,7 @@ from agentrl.engine.launch import launch_engine
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, StoreError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, keep_episodes, new_directory
-from agentrl.evaluation.figures import interval, pass_at_k, share_interval, summarise
+from agentrl.evaluation.figures import interval, pass_at_k, summarise
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
@@ -73,14 +73,14 @@ def test_the_interval_of_a_mean_is_students(freedom: int, t: float) -> None:
 )
 def test_the_interval_of_a_share_is_wilsons(passed: int, n: int, low: float, high: float) -> None:
     """As statsmodels.stats.proportion.proportion_confint(passed, n, method="wilson") has it."""
-    found = share_interval([1.0] * passed + [0.0] * (n - passed))
+    found = interval([1.0] * passed + [0.0] * (n - passed), shares=True)
     assert (found.mean, found.low, found.high) == pytest.approx((passed / n, low, high), abs=1e-4)
 
 
 def test_the_share_of_tasks_that_pass_at_times_ends_at_0_and_1() -> None:
-    found = share_interval([0.25, 0.75, 0.75, 1.0])
+    found = interval([0.25, 0.75, 0.75, 1.0], shares=True)
     assert (found.low, found.high) == (pytest.approx(0.6875 - 3.1824 * 0.1573, abs=1e-3), 1.0)
-    assert share_interval([0.5, 0.5]).low < 0.5, "an interval without a width would be no interval"
+    assert interval([0.5, 0.5], shares=True).low < 0.5, "an interval without a width would be no interval"
 
 
 def test_tasks_are_the_independent_draws() -> None:
@@ -151,11 +151,12 @@ def test_two_evaluations_never_share_a_directory(tmp_path: Path, monkeypatch: py
                 pass
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(8) as at_once:
-        made = [future.result() for future in [at_once.submit(new_directory, "evaluations/now") for _ in range(16)]]
+        made = [future.result() for future in [at_once.submit(new_directory, "evaluation") for _ in range(16)]]
     assert len(set(made)) == 16
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in made)
+    (tmp_path / "runs").touch()
     with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
-        new_directory("evaluation/store.sqlite/now")
+        new_directory("service")
 
 
 def test_an_evaluation_that_was_refused_holds_nothing(tmp_path: Path) -> None:
@@ -216,12 +217,8 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     assert (figures["eval_mean_reward"], figures["eval_pass_at_2"], figures["eval_n"]) == (0.5, 0.5, 1.5)
     assert [sample.reward for sample in samples[:2]] == [1.0, 0.0]
     assert (result.mean_reward, result.pass_at[2].mean, result.tasks, result.failed) == (0.5, 0.5, 4, 0)
-    assert [(e.task, e.episode_index, e.reward) for e in result.episodes[:4]] == [
-        (0, 0, 0),
-        (0, 1, 0),
-        (1, 0, 1),
-        (1, 1, 1),
-    ]
+    firsts = [(e.task, e.episode_index, e.reward) for e in result.episodes[:4]]
+    assert firsts == [(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1)]
     assert result.metrics == {"n": 1.5}
     assert [row.name for row in result.per_task] == ["number 0", "number 1", "number 2", "number 3"]
     assert repr(result).startswith("Evaluation(mean reward [95 %]: 0.500 [")
@@ -230,7 +227,7 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     alarms = [line for line in lines if line.startswith("ALARM")]
     assert [line[:24] for line in alarms] == ["ALARM, 8 of 8 episodes: "]
     assert "of the last 8 replies are cut off for their length" in alarms[0]
-    assert [line[:25] for line in lines[-3:-1]] == ["the best reply (reward 1,", "the worst reply (reward 0"]
+    assert [line[:25] for line in lines[-3:-1]] == ["the best reply (episode 8", "the worst reply (episode "]
     assert lines[-1].startswith("of the last 8 replies: cut off ")
     read = await in_thread(agentrl.open_run, tmp_path / "kept")
     assert await in_thread(lambda: (read.status, (read.summary or {})["mean_reward"])) == ("finished", 0.5)
@@ -336,21 +333,26 @@ def check_transcripts(result: agentrl.Evaluation, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "given", "evaluated"),
     [
-        ({"eval": {"tasks": "held.jsonl"}}, None, 3),
-        ({"data": {"eval_share": 0.5}}, None, 2),
-        ({"eval": {"tasks": "held.jsonl"}, "data": {"eval_share": 0.5}}, [{"n": 1}], 1),
+        ({"eval": {"tasks": "held.jsonl"}}, None, (3, ["the tasks are 3 of held.jsonl"])),
+        ({"data": {"eval_share": 0.5}}, None, (2, ["the tasks are the 2 held-out ones"])),
+        (
+            {"data": {"eval_share": 0.5}, "eval": {"limit": 1}},
+            None,
+            (1, ["the tasks are the first 1 of 2 held-out ones"]),
+        ),
+        ({"eval": {"tasks": "held.jsonl"}, "data": {"eval_share": 0.5}}, [{"n": 1}], (1, [])),
     ],
 )
 async def test_tasks_that_are_held_out_from_training_are_those_that_are_evaluated(
-    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: Any, given: Any, evaluated: int
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: Any, given: Any, evaluated: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, count in (("tasks", 4), ("held", 3)):
         (tmp_path / f"{name}.jsonl").write_text('{"n": 1}\n' * count)
-    config = settings(server_url, tasks="tasks.jsonl", **values)
+    config, lines = settings(server_url, tasks="tasks.jsonl", **values), list[str]()
     with anyio.fail_after(60):
-        result = await agentrl.evaluate(config, workflow=always, tasks=given, view=EvaluationView())
-    assert result.tasks == evaluated
+        result = await agentrl.evaluate(config, workflow=always, tasks=given, view=EvaluationView(lines.append))
+    assert (result.tasks, [line for line in lines if line.startswith("the tasks are ")]) == evaluated
 
 
 @pytest.mark.anyio

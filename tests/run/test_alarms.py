@@ -115,12 +115,7 @@ def test_each_fault_has_its_line(name: str, health: Health, parts: list[str]) ->
 
 @pytest.mark.parametrize(
     ("episodes", "counts"),
-    [
-        (15, {}),
-        (16, {"conversations": 40}),
-        (16, {"rerendered_tokens": 20}),
-        (40, {"conversations": 80}),
-    ],
+    [(15, {}), (16, {"conversations": 40}), (16, {"rerendered_tokens": 20}), (40, {"conversations": 80})],
     ids=["too few", "conversations go on", "little is sent again", "two questions each"],
 )
 def test_a_client_that_lets_conversations_go_on_raises_no_alarm(episodes: int, counts: dict[str, int]) -> None:
@@ -190,11 +185,7 @@ async def alarms_of(
             engine: Any = runner.proxy.engine
             health = controller.health
             seen = Seen(health, config, chat_format.decode, lambda: waiting_for(controller, engine))
-            watch = AlarmWatch(
-                lambda: alarms(seen, training=True),
-                said.append,
-                lambda: "step 0",
-            )
+            watch = AlarmWatch(lambda: alarms(seen, training=True), said.append, lambda: "step 0")
             async with watch.open(), anyio.create_task_group() as group:
                 group.start_soon(controller.run)
                 await wait_until(lambda: any(wanted in line for line in said), 60)

@@ -170,8 +170,8 @@ def test_the_best_and_the_worst_reply_are_shown_in_bounded_escaped_lines(
     text = SimpleNamespace(decode=lambda _: "\x1b[31mso\nlong " + "x" * 10_000)
     monkeypatch.setitem(vars(run), "text", text)
     best, worst = sample_replies(run.episodes())
-    assert best.startswith("the best reply (reward 2): '\N{REPLACEMENT CHARACTER}[31mso long xxx")
-    assert worst.startswith("the worst reply (reward 0): '")
+    assert best.partition(", ")[2].startswith("reward 2): '\N{REPLACEMENT CHARACTER}[31mso long xxx")
+    assert worst.startswith("the worst reply (episode ")
     assert len(best) < 500
     alike = [*run.episodes(group=0, limit=1), *run.episodes(group=0, limit=1)]
     assert [line.partition(" reply")[0] for line in sample_replies(alike)] == ["a"]

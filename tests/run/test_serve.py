@@ -108,6 +108,8 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
             client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
     path = f"/sessions/{opened['id']}"
     service.ask("POST", f"{path}/reward", {"reward": 0.5, "role": "helper"})
+    refused = service.ask("POST", f"{path}/reward", {"reward": 0.5, "role": "helpr"}, status=400)["error"]["message"]
+    assert refused.endswith("was made as 'helpr', those it has as ['', 'helper'].")
     service.ask("POST", f"{path}/close", {"reward": 1.0})
     fetched = service.ask("GET", f"{path}/trajectories")
     assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]

@@ -251,6 +251,10 @@ def nothing_left() -> Iterator[None]:
     [
         (OpensNothing, r"reset returned the messages \[\]\n"),
         (OpensOddly, "reset returned the messages .*robot"),
+        (
+            lambda: OpensNothing(turns=3),
+            r"making it raised TypeError.*takes no arguments\n.*check its name and its arguments",
+        ),
         (NeedsATask, r"reset with the task None raised TypeError.*\n.*check_env\(env, tasks="),
         (Undescribed, r"the tool 'peek' has no description\n.*docstring"),
         (UntypedTool, "the parameter 'at' has no type"),

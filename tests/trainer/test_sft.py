@@ -54,12 +54,8 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
         lines = "".join(json.dumps(one) + "\n" for one in demonstrations(count, seed))
         (tmp_path / f"{name}.jsonl").write_text(lines)
     words = ["--tasks", str(tmp_path / "train.jsonl"), "--model", "nano", "--eval.tasks", str(tmp_path / "eval.jsonl")]
-    words += [
-        "--rollout.batch_size=16",
-        "--trainer.optimizer.lr=3e-4",
-        "--trainer.optimizer.warmup_steps=0",
-        "--trainer.checkpoint.every=2",
-    ]
+    words += ["--rollout.batch_size=16", "--trainer.optimizer.lr=3e-4", "--trainer.optimizer.warmup_steps=0"]
+    words += ["--trainer.checkpoint.every=2"]
     done = sft(*words, "--run_dir", str(tmp_path / "whole"), "--data.epochs=2")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout[done.stdout.index("{") :])

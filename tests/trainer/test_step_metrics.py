@@ -74,11 +74,7 @@ def test_a_step_without_a_token_changes_nothing_and_says_so() -> None:
 
 
 def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampled() -> None:
-    settings: dict[str, Any] = {
-        "objective": "m2po",
-        "importance": "none",
-        "optimizer": {"lr": 1e-9},
-    }
+    settings: dict[str, Any] = {"objective": "m2po", "importance": "none", "optimizer": {"lr": 1e-9}}
     policy = Policy(NANO, TrainerConfig(**settings))
     batch = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 1.5) for s in sequences(policy)]
     found = metrics_of(policy, batch)

@@ -51,17 +51,20 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+@pytest.mark.filterwarnings("ignore:.*latest versioned environment")
 @pytest.mark.parametrize(
-    ("env", "complaint"),
+    ("env", "make", "complaint"),
     [
-        ("NoSuchEnvironment-v0", "Environment `NoSuchEnvironment` doesn't exist"),
-        ("no_such_module:Guess-v0", "No module named 'no_such_module'"),
-        ("no_such_file.py:Guess", "No such file"),
+        ("NoSuchEnvironment-v0", {}, "Environment `NoSuchEnvironment` doesn't exist"),
+        ("no_such_module:Guess-v0", {}, "No module named 'no_such_module'"),
+        ("no_such_file.py:Guess", {}, "No such file"),
+        ("CliffWalking-v1", {"slipery": True}, "unexpected keyword argument 'slipery'"),
+        ("agentrl/Gym-v0", {"env": "FrozenLake-v1", "action_names": ["up"]}, "action_names = ['up']: name each action"),
     ],
 )
-async def test_an_environment_that_is_not_there_is_found_before_a_run(env: str, complaint: str) -> None:
-    fault = await refused("tool_loop", [{"env": "FrozenLake-v1"}, {"env": "FrozenLake"}, {"env": env}])
-    assert fault.startswith(f"env = {env!r} cannot be loaded: ")
+async def test_an_environment_that_cannot_be_made_is_found_before_a_run(env: str, make: Any, complaint: str) -> None:
+    fault = await refused("tool_loop", [{"env": "FrozenLake-v1"}, {"env": "FrozenLake"}, {"env": env, "make": make}])
+    assert fault.endswith(f"(env = {env!r}, make = {make})")
     assert complaint in fault
 
 
