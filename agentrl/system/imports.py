@@ -1,4 +1,4 @@
-"""Imports: files and modules that the user names, packages that an extra brings, and a package that is loaded when it is used.
+"""Imports: files and modules that the user names, packages that an extra brings, and packages that are loaded late or in part.
 
     import transformers' tokenizers ─► import torch ─► a stand-in ─► (something of it is asked for) ─► torch itself
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +28,7 @@ PACKAGES |= {"data": "datasets"}
 PACKAGES |= {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio", "mcp", "openenv")}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 _IMPORTING = threading.RLock()
-"""Held within `imported_later`: another thread would find modules that are half there."""
+"""Held within `imported_later` and `module_alone`: another thread would find modules that are half there."""
 FILE_PREFIX = "agentrl_workflow_"
 """What the name of a module begins with that is a file of the user's."""
 
@@ -135,3 +137,31 @@ def _imported_later(name: str) -> Iterator[None]:
     finally:
         if sys.modules.get(name) is stand_in:
             del sys.modules[name]
+
+
+@cache
+def module_alone(name: str) -> ModuleType:
+    """Return a module of a package of which nothing else is loaded but what the module itself imports.
+
+    Nothing of the package is known afterwards: who imports it gets it whole, with modules of its own. Where it is loaded already, the module
+    is that of it.
+
+    Args:
+        name: The module's, with all packages above it.
+
+    Raises:
+        ImportError: There is no such module.
+    """
+    top = name.partition(".")[0]
+    with _IMPORTING:
+        if top in sys.modules:
+            return importlib.import_module(name)
+        try:
+            for dot in re.finditer(r"\.", name):
+                package = name[: dot.start()]
+                if spec := importlib.util.find_spec(package):
+                    sys.modules[package] = importlib.util.module_from_spec(spec)  # which does not run it
+            return importlib.import_module(name)
+        finally:
+            for loaded in [known for known in sys.modules if known == top or known.startswith(f"{top}.")]:
+                del sys.modules[loaded]

@@ -55,8 +55,14 @@ def mean_reward(rewards: Sequence[float]) -> float | None:
     return sum(rewards) / len(rewards) if rewards else None
 
 
-def task_history(db: sqlite3.Connection) -> list[StoredGroupTask]:
-    """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
+def task_history(db: sqlite3.Connection, order: TaskOrder = "difficulty") -> list[StoredGroupTask]:
+    """Return the tasks of the groups 0, 1, ... of a run, and what came of each where the order of tasks needs it.
+
+    Raises:
+        sqlite3.Error: The store cannot be read.
+    """
+    if order != "difficulty":
+        return [StoredGroupTask(index, None) for (index,) in db.execute("SELECT task FROM groups ORDER BY id")]
     rows = db.execute(
         "SELECT g.id, g.task, e.reward FROM groups g LEFT JOIN episodes e"
         " ON e.group_id = g.id AND e.reason = 'finished' AND g.state != 'open' ORDER BY g.id, e.episode_index"
@@ -101,6 +107,11 @@ class TaskList:
         """Groups that the metrics have counted."""
         # Tasks are drawn in a thread, and groups end in the event loop.
         self._lock = threading.Lock()
+
+    @property
+    def order(self) -> TaskOrder:
+        """How tasks are drawn."""
+        return self._order
 
     @property
     def identity(self) -> str:

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from agentrl.models import NANO
-from agentrl.system.imports import imported_later, load_file
+from agentrl.system.imports import imported_later, load_file, module_alone
 
 LATE, HOLDER = "package_for_later", "holder_of_a_package"
 
@@ -87,6 +87,22 @@ def test_what_is_loaded_or_not_installed_is_as_ever() -> None:
     with imported_later("no_such_package_anywhere"):
         with pytest.raises(ModuleNotFoundError, match="no_such_package_anywhere"):
             import_module("no_such_package_anywhere")
+
+
+def test_a_module_alone_runs_no_package_and_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package_in_part" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("raise RuntimeError('the whole package is loaded')\n")
+    (package.parent / "beside.py").write_text("value = 7\n")
+    (package / "wanted.py").write_text("from package_in_part.beside import value\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = module_alone("package_in_part.inner.wanted")
+    assert module.value == 7
+    assert not [name for name in sys.modules if name.startswith("package_in_part")]
+    with pytest.raises(RuntimeError, match="whole package"):
+        import_module("package_in_part.inner.wanted")
+    assert module_alone("json.decoder") is sys.modules["json.decoder"], "which is loaded already"
 
 
 TOKENS = """
