@@ -139,7 +139,6 @@ def _imported_later(name: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-@cache
 def module_alone(name: str) -> ModuleType:
     """Return a module of a package of which nothing else is loaded but what the module itself imports.
 
@@ -152,16 +151,21 @@ def module_alone(name: str) -> ModuleType:
     Raises:
         ImportError: There is no such module.
     """
+    with _IMPORTING:  # and so once, however many threads ask
+        return _module_alone(name)
+
+
+@cache
+def _module_alone(name: str) -> ModuleType:
     top = name.partition(".")[0]
-    with _IMPORTING:
-        if top in sys.modules:
-            return importlib.import_module(name)
-        try:
-            for dot in re.finditer(r"\.", name):
-                package = name[: dot.start()]
-                if spec := importlib.util.find_spec(package):
-                    sys.modules[package] = importlib.util.module_from_spec(spec)  # which does not run it
-            return importlib.import_module(name)
-        finally:
-            for loaded in [known for known in sys.modules if known == top or known.startswith(f"{top}.")]:
-                del sys.modules[loaded]
+    if top in sys.modules:
+        return importlib.import_module(name)
+    try:
+        for dot in re.finditer(r"\.", name):
+            package = name[: dot.start()]
+            if spec := importlib.util.find_spec(package):
+                sys.modules[package] = importlib.util.module_from_spec(spec)  # which does not run it
+        return importlib.import_module(name)
+    finally:
+        for loaded in [known for known in list(sys.modules) if known == top or known.startswith(f"{top}.")]:
+            del sys.modules[loaded]
