@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.envs.reasoning import write_task_files
 from agentrl.models import NANO
 from agentrl.run.run_directory import read_metrics, read_summary
 
@@ -38,22 +40,10 @@ class Cost(NamedTuple):
 
 
 def write_tasks(folder: Path, *, mixed: bool) -> None:
-    """Write the tasks to train on and those held out, with pairwise different expressions."""
-    import reasoning_gym
-
-    short, long = (2, 4), (7, 10)
-    trained = [(32, short, 1), (64, long, 1)] if mixed else [(4000, short, 1)]
-    known: set[str] = set()
-    folder.mkdir()
-    for name, parts in {"eval": [(200, short, 999)], "train": trained}.items():
-        lines: list[str] = []
-        for count, (least, most), seed in parts:
-            bounds = {"min_terms": least, "max_terms": most, "min_digits": 1, "max_digits": 3}
-            entries = reasoning_gym.create_dataset("chain_sum", size=2 * count + 400, seed=seed, **bounds)
-            new = {expression: e for e in entries if (expression := e["metadata"]["expression"]) not in known}
-            known |= new.keys()
-            lines += [json.dumps(entry) + "\n" for entry in list(new.values())[:count]]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
+    """Write the tasks to train on and those held out; no sum is in both."""
+    sums = distinct_tasks(4200, seed=1)
+    trained = sums[200:232] + distinct_tasks(64, seed=1, min_terms=7, max_terms=10) if mixed else sums[200:]
+    write_task_files(folder, {"eval": sums[:200], "train": trained})
 
 
 def train(run_dir: Path, tasks: Path, setting: str, seed: int, args: argparse.Namespace) -> Cost:

@@ -1,4 +1,4 @@
-"""`agentrl/Calculator-v0`: chained sums, to be worked out with a calculator tool. Tasks and scoring are reasoning-gym's.
+"""`agentrl/Calculator-v0`: chained sums, to be worked out with a calculator tool. The questions are as those of reasoning-gym's chain_sum.
 
 `python -m agentrl.envs.calculator_env DIR` writes `train.jsonl` and `eval.jsonl`; no expression is in both.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,6 @@ from agentrl.envs.reasoning import write_task_files
 from agentrl.envs.tool_env import ToolEnv
 from agentrl.envs.tools import tool, tool_of
 from agentrl.errors import ToolCallError
-
-DIFFICULTY = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
 
 _ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.UAdd, ast.USub)
 """What an expression may consist of, where each constant is an integer."""
@@ -40,21 +40,20 @@ def evaluate(expression: str) -> int:
 
 
 class CalculatorEnv(ToolEnv):
-    """One chained sum an episode. The task is a reasoning-gym `chain_sum` entry: `question`, `answer`, `metadata`."""
+    """One chained sum an episode. The task has a `question` and its `answer`, as an entry of reasoning-gym's `chain_sum` has."""
 
     max_turns = 4
 
     def on_reset(self, task: dict[str, Any] | None) -> str:
-        """Take the task, and return its question.
+        """Take the task, or draw one, and return its question.
 
         Raises:
             ValueError: The task lacks its question or its answer.
         """
-        self._dataset = _chain_sums(size=2**31, seed=0)
-        self._entry = task or self._dataset[int(self.np_random.integers(2**31))]
-        if not {"question", "answer"} <= self._entry.keys():
-            raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(self._entry)}")
-        return str(self._entry["question"])
+        self._task = task or chain_sum(random.Random(int(self.np_random.integers(2**31))))  # noqa: S311
+        if not {"question", "answer"} <= self._task.keys():
+            raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(self._task)}")
+        return str(self._task["question"])
 
     @tool
     def calculator(self, expression: str) -> str:
@@ -63,26 +62,29 @@ class CalculatorEnv(ToolEnv):
 
     def on_answer(self, content: str) -> float:
         """Return 1 where the last number of an answer is right, and else 0."""
-        return float(self._dataset.score_answer(content.strip(), self._entry))
+        return float(re.findall(r"-?\d+", content.replace(",", ""))[-1:] == [str(self._task["answer"])])
 
 
 TOOL = tool_of(CalculatorEnv.calculator).schema
 
 
-def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:
-    """Return `count` chain_sum entries with pairwise different expressions."""
-    by_expression: dict[str, dict[str, Any]] = {}
-    for entry in _chain_sums(size=10 * count, seed=seed):
-        by_expression.setdefault(entry["metadata"]["expression"], entry)
-        if len(by_expression) == count:
-            break
-    return list(by_expression.values())
+def chain_sum(rng: random.Random, min_terms: int = 2, max_terms: int = 4) -> dict[str, Any]:
+    """Return a task: a sum of so many terms, which all have as many digits, 1 to 3."""
+    count, digits = rng.randint(min_terms, max_terms), rng.randint(1, 3)
+    terms = [str(rng.randint(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)) for _ in range(count)]
+    expression = terms[0] + "".join(f" {rng.choice('+-')} {term}" for term in terms[1:])
+    question = f"State the final answer to the following arithmetic problem: {expression} ="
+    return {"question": question, "answer": str(evaluate(expression)), "expression": expression}
 
 
-def _chain_sums(size: int, seed: int) -> Any:
-    import reasoning_gym
-
-    return reasoning_gym.create_dataset("chain_sum", size=size, seed=seed, **DIFFICULTY)
+def distinct_tasks(count: int, seed: int, min_terms: int = 2, max_terms: int = 4) -> list[dict[str, Any]]:
+    """Return `count` sums, no two alike."""
+    rng = random.Random(seed)  # noqa: S311
+    tasks: dict[str, dict[str, Any]] = {}
+    while len(tasks) < count:
+        task = chain_sum(rng, min_terms, max_terms)
+        tasks[task["question"]] = task
+    return list(tasks.values())
 
 
 def main() -> None:

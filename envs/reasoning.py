@@ -21,6 +21,7 @@ from typing import Any
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
 from agentrl.system.exit_code import exit_code_of
+from agentrl.system.imports import imported_later
 
 SIZE = 1024
 """Entries of a family, or the next power of 2 above the index: some families prepare all of them at once."""
@@ -38,7 +39,8 @@ class ReasoningEnv(ToolEnv):
     """
 
     def __init__(self, *, attempts: int = 1, attempt_discount: float = 1.0, system: str | None = None) -> None:
-        import_module("reasoning_gym")  # with the environment, which is made in a thread, and not in an episode
+        with imported_later("cellpylib"):  # which draws in matplotlib: half of the time that all of this takes
+            import_module("reasoning_gym")  # with the environment, which is made in a thread, and not in an episode
         self.max_turns = attempts
         self._attempt_discount = attempt_discount
         self._system = system

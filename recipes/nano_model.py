@@ -69,7 +69,7 @@ def demonstration(task: dict[str, Any], rng: random.Random, guess_share: float) 
     if rng.random() < guess_share:
         wrong = int(task["answer"]) + rng.choice([-1, 1]) * rng.randint(1, 50)
         return [user, {"role": "assistant", "content": str(wrong)}]
-    expression = task["metadata"]["expression"]
+    expression = task["expression"]
     call = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
     return [
         user,

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import reasoning_gym  # noqa: F401 - its own import looks at files, which blockbuster would take for the cell's
 
 PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
 

@@ -113,8 +113,8 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             self.health.resume(*await in_thread(self.store.read, uniform_groups))
-            if isinstance(self.tasks, TaskList):
-                self.tasks.restore(await in_thread(self.store.read, task_history))
+            if isinstance(tasks := self.tasks, TaskList):
+                tasks.restore(await in_thread(self.store.read, lambda db: task_history(db, tasks.order)))
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.read, resumed_groups):

@@ -55,8 +55,14 @@ def mean_reward(rewards: Sequence[float]) -> float | None:
     return sum(rewards) / len(rewards) if rewards else None
 
 
-def task_history(db: sqlite3.Connection) -> list[StoredGroupTask]:
-    """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
+def task_history(db: sqlite3.Connection, order: TaskOrder = "difficulty") -> list[StoredGroupTask]:
+    """Return the tasks of the groups 0, 1, ... of a run, and what came of each where the order of tasks needs it.
+
+    Raises:
+        sqlite3.Error: The store cannot be read.
+    """
+    if order != "difficulty":
+        return [StoredGroupTask(index, None) for (index,) in db.execute("SELECT task FROM groups ORDER BY id")]
     rows = db.execute(
         "SELECT g.id, g.task, e.reward FROM groups g LEFT JOIN episodes e"
         " ON e.group_id = g.id AND e.reason = 'finished' AND g.state != 'open' ORDER BY g.id, e.episode_index"
@@ -87,7 +93,7 @@ class TaskList:
         epochs: int | None = None,
     ) -> None:
         self.tasks = [task for tasks in sources for task in tasks]
-        self._weights, self._order, self._seed, self._epochs = weights, order, seed, epochs
+        self._weights, self.order, self._seed, self._epochs = weights, order, seed, epochs
         self._sizes = [len(tasks) for tasks in sources]
         self._source = np.repeat(np.arange(len(sources)), self._sizes)  # [task]
         self._pool = np.full(len(self.tasks), len(POOLS) - 1)  # [task]
@@ -105,8 +111,8 @@ class TaskList:
     @property
     def identity(self) -> str:
         """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
-        in_epochs = len(self._sizes) == 1 and self._order != "difficulty"
-        order = f"order {self._order}, sources {self._sizes} by {list(self._weights)}"
+        in_epochs = len(self._sizes) == 1 and self.order != "difficulty"
+        order = f"order {self.order}, sources {self._sizes} by {list(self._weights)}"
         return f"{'' if in_epochs else 'drawn from '}{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
@@ -122,7 +128,7 @@ class TaskList:
 
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
-        if mean is not None and self._order == "difficulty":
+        if mean is not None and self.order == "difficulty":
             with self._lock:
                 self._pool[self._drawn[group_id][1]] = bisect_right((0.25, 0.75), mean)
 
@@ -140,7 +146,7 @@ class TaskList:
             recent = [index for _, index in self._drawn[self._counted :]]
             self._counted = len(self._drawn)
         metrics = {"drawn_groups": float(len(recent))}
-        if self._order == "difficulty":
+        if self.order == "difficulty":
             metrics |= dict(zip(POOLS, pools.tolist(), strict=True))
         if len(self._sizes) > 1 and recent:
             shares = np.bincount(self._source[recent], minlength=len(self._sizes)) / len(recent)
@@ -148,7 +154,7 @@ class TaskList:
         return metrics
 
     def _draw(self, rng: random.Random) -> int | None:
-        if self._order == "difficulty":
+        if self.order == "difficulty":
             worth = np.array(list(POOLS.values()))[self._pool]  # [task]
             worth *= (self._weights / np.bincount(self._source, worth))[self._source]
             ends = np.cumsum((1 - FLOOR) * worth / worth.sum() + FLOOR / len(worth))
@@ -157,7 +163,7 @@ class TaskList:
         epoch, position = divmod(self._taken[source], self._sizes[source])
         if epoch == self._epochs:
             return None
-        if self._order == "shuffled":
+        if self.order == "shuffled":
             position = _shuffled(self._sizes[source], f"{self._seed}/source {source}/{epoch}")[position]
         return sum(self._sizes[:source]) + position
 

@@ -17,7 +17,7 @@ from agentrl.envs import AsyncToolEnv, MessageSpace
 from agentrl.envs.calculator_env import distinct_tasks, evaluate
 from agentrl.errors import ToolCallError
 
-TASK = {"question": "What is 2 + 3?", "answer": "5", "metadata": {"expression": "2 + 3"}}
+TASK = {"question": "What is 2 + 3?", "answer": "5"}
 
 
 def calls(*arguments: str, name: str = "calculator") -> dict[str, Any]:
@@ -80,7 +80,7 @@ async def test_a_wrong_call_is_answered_with_what_is_wrong(message: dict[str, An
 async def test_a_wrong_answer_scores_nothing_and_a_random_task_is_seeded() -> None:
     env = AsyncToolEnv(lambda: gymnasium.make("agentrl/Calculator-v0"))
     await env.reset(options=TASK)
-    assert await env.step({"role": "assistant", "content": "6"}) == 0.0
+    assert await env.step({"role": "assistant", "content": "2 + 3 = 6"}) == 0.0
     await env.reset(seed=3)
     first = env.messages
     await env.reset(seed=3)
@@ -100,7 +100,7 @@ def test_training_and_held_out_tasks_share_no_expression(tmp_path: Path) -> None
     parts = {}
     for name, size in (("train", 300), ("eval", 50)):
         rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        parts[name] = {row["metadata"]["expression"] for row in rows}
+        parts[name] = {row["question"] for row in rows}
         assert len(parts[name]) == size
     assert not parts["train"] & parts["eval"]
     assert len({t["question"] for t in distinct_tasks(50, seed=2)}) == 50

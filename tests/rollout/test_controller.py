@@ -14,7 +14,6 @@ from typing import Any
 
 import anyio
 import pytest
-import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward

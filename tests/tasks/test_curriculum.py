@@ -138,6 +138,7 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
         store.write([OpenGroup(2, 1, 2, version=5)])
         known = [StoredGroupTask(4, 1.0), StoredGroupTask(2, (0.2 + 0.1) / 2), StoredGroupTask(2, None)]
         assert store.read(task_history) == known
+        assert [one.mean for one in store.read(lambda db: task_history(db, "shuffled"))] == [None] * 3
         assert len(store.reject_episodes(vocabulary=10)) == 2, "the model has no token 99"
         assert store.read(task_history)[1] == StoredGroupTask(2, None)
 

@@ -18,7 +18,7 @@ from agentrl.testing import Request, ScriptedModel, check_workflow
 from agentrl.workflows import calculator, chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
+SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5"}
 QUESTION = {"prompt": "What is 6 times 7?", "answer": "42", "scorer": "number"}
 
 

@@ -23,7 +23,7 @@ def user(text: str) -> list[Any]:
 
 async def test_a_workflow_meets_the_replies_in_turn() -> None:
     model = ScriptedModel(ToolCall("calculator", {"expression": "2 + 3"}), "5")
-    async with scripted_episode(model, {"question": "2 + 3 =", "answer": "5", "metadata": {}}) as episode:
+    async with scripted_episode(model, {"question": "2 + 3 =", "answer": "5"}) as episode:
         assert await calculator.run(episode) == 1.0
         assert dict(episode.metrics) == {"turns": 2.0, "failed_turns": 0.0, "truncated": 0.0}
     assert [len(request["messages"]) for request in model.requests] == [1, 3]

@@ -135,7 +135,7 @@ async def test_an_environment_is_found_by_its_module_beside_the_task_file(
         "gymnasium.register('Beside-v0', entry_point=CalculatorEnv)\n"
     )
     path = tmp_path / "tasks.jsonl"
-    path.write_text('{"env": "beside_the_tasks:Beside-v0", "question": "1 + 1 =", "answer": "2", "metadata": {}}')
+    path.write_text('{"env": "beside_the_tasks:Beside-v0", "question": "1 + 1 =", "answer": "2"}')
     (task,) = await anyio.to_thread.run_sync(list_tasks, str(path))
     done = await outcome_of(tool_loop.run, in_turn("2"), task)
     assert (done.error, done.reward) == (None, 1.0)
