@@ -132,5 +132,5 @@ def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
     held_out, kept = evaluations(db), db.execute("SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept")
     by_groups = {step: {"step": step, "reward": mean, "groups": groups} for step, mean, groups in kept}
     evaluated = [{"step": s, "reward": held_out[s]["mean_reward"], "groups": 0} for s in by_groups if s in held_out]
-    judged = evaluated if len(evaluated) > 1 else [one for one in by_groups.values() if one["reward"] is not None]
-    return max(judged, key=lambda one: one["reward"], default=None)
+    judged = [] if len(evaluated) > 1 else [one for one in by_groups.values() if one["reward"] is not None]
+    return max(judged or evaluated, key=lambda one: one["reward"], default=None)

@@ -59,7 +59,7 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_goal(tmp_path: Path) ->
     assert "`eval.stop_at` = 0.75 is reached: the run ends with step 4\n" in done.stdout
     summary = json.loads(done.stdout.splitlines()[-1])
     assert (summary["steps"], summary["eval_before"], summary["eval_after"]) == (4, 0.25, 0.75)
-    assert summary["best_checkpoint"] is None, "one checkpoint was written, at the end"
+    assert summary["best_checkpoint"] == {"step": 4, "reward": 0.75, "groups": 0}
     again = ended("resume")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["steps"] == 4, "it is reached still"
