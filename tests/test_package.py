@@ -186,7 +186,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer.lora": "rank alpha roles",
         "trainer.checkpoint": "every keep url",
         "data": "order sources columns fields epochs eval_share",
-        "eval": "tasks limit samples pass_reward temperature",
+        "eval": "tasks limit every stop_at samples pass_reward temperature",
         "tracking": "trackers",
     }
     for file in ("workflows/quickstart.toml", "workflows/frozen_lake.toml", "workflows/blackjack.toml"):
