@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What mypy found, which it looks at again only where a file has changed.
 MYPY_CACHE ?= $(CURDIR)/.build/mypy
 
-.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test gate test-fast soak lint docs pictures typed format bench nano-model nano-player clean
+.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test gate test-fast soak lint docs pictures typed format bench bench-full nano-model nano-player clean
 
 # What a user needs, without the tools of development: to train, to serve, and the environments that ship with agentrl.
 install: .venv/installed
@@ -88,13 +88,12 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# A short selection, which docs/benchmarks.md names: the proxy, the record, worker processes, the trainer, and a whole run.
+# What a user gains, in one table: in 15 minutes, or with the sizes that docs/benchmarks.md has, in hours.
 bench: .venv/ready
-	$(BIN)/python benchmarks/proxy_overhead.py --seconds 0.5
-	$(BIN)/python benchmarks/data_path.py --rounds 5
-	$(BIN)/python benchmarks/rollout_workers.py --rounds 1
-	$(BIN)/python benchmarks/tree_training.py --rounds 1
-	$(BIN)/python benchmarks/async_vs_sync.py --steps 10
+	$(BIN)/python benchmarks/bench.py
+
+bench-full: .venv/ready
+	$(BIN)/python benchmarks/bench.py --full
 
 nano-model: .venv/ready
 	$(BIN)/python -m recipes.nano_model agentrl/models/nano

@@ -59,6 +59,11 @@ class Start(NamedTuple):
 
 STARTS = [
     Start("async_vs_sync.py", "--steps 1 --rounds 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
+    Start(
+        "bench.py",
+        "--only weight_update.py",
+        r"\| pause of a weight update, .* \| \d+\.\d+ ms \| `python benchmarks/weight_update.py",
+    ),
     Start("code_size.py", "", r"all +\d+ +\d+,\d+ +of \d+"),
     Start(
         "crash_test.py",
@@ -199,11 +204,3 @@ def test_every_benchmark_is_started_by_the_soak() -> None:
     programs = {str(path.relative_to(ROOT / "benchmarks")) for path in found}
     assert {start.program for start in STARTS} == programs
     assert all(r"\d" in start.prints for start in STARTS)
-
-
-def test_what_make_bench_runs_is_named_in_the_documentation() -> None:
-    target = (ROOT / "Makefile").read_text().partition("\nbench:")[2].partition("\n\n")[0]
-    commands = re.findall(r"python benchmarks/.+", target)
-    page = (ROOT / "docs" / "benchmarks.md").read_text().partition("## A short selection")[2].partition("\n## ")[0]
-    assert commands
-    assert re.findall(r"^\| `(.+?)`", page, re.MULTILINE) == commands
