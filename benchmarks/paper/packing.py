@@ -4,7 +4,8 @@
 
 Lengths are those of real episodes (scale_traces.json); every sequence has tokens of its own, so nothing is shared: what sharing saves is
 in tree_training.py. Both ways hold at most --budget tokens a micro-batch: packed, sequences fill it, the longest first (the trainer's own
-way); fixed, as many sequences as fit if all were as long as the longest. One optimizer step over the same batch, in turn; medians.
+way); fixed, as many sequences as fit if all were as long as the longest. One optimizer step over the same batch, in turn; medians. Without
+a GPU, seconds are those of the CPU, of one thread.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ def fixed(sequences: Sequence[TrainingSequence], budget: int, *, ordered: bool =
 def step_s(policy: Policy, sequences: Sequence[TrainingSequence], pack: PackAll) -> float:
     """Seconds of a training step whose micro-batches are made by `pack`."""
     minibatches.pack_sequences = pack  # type: ignore[attr-defined]
-    started = time.perf_counter()
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    started = clock()
     policy.step(sequences)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     args = parser.parse_args()
     sizes = {name: getattr(args, name) for name in ("steps", "batch_size", "minibatches", "lr")}
-    Controller.next_batch = take_when_full  # type: ignore[method-assign]
+    Controller.next_batch = take_when_full  # type: ignore[method-assign, assignment]
     for seed in args.seeds:
         for eta in args.eta:
             for objective in args.objectives:

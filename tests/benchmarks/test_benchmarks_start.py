@@ -205,7 +205,9 @@ def test_a_benchmark_measures_at_its_smallest_size(start: Start, tmp_path: Path)
 
 def test_every_benchmark_is_started_by_the_soak() -> None:
     folder = ROOT / "benchmarks"
-    programs = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    programs = {
+        str(path.relative_to(folder)) for path in folder.rglob("*.py") if '__name__ == "__main__"' in path.read_text()
+    }
     assert {start.program for start in STARTS} == programs
     assert all(r"\d" in start.prints for start in STARTS)
 
