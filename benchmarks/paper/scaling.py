@@ -3,7 +3,8 @@
     python benchmarks/paper/scaling.py [--servers 1 2] [--simulated 8 16 32 64 128 256 512] [--plot docs/pictures/paper-scaling.svg]
 
 Measured: real runs of the nano model with so many embedded servers, beside what the model of `scale_simulation.py` predicts of them on the
-cores of this machine. Simulated: 7 B parameters on servers of one assumed GPU each, with batch, slots and ranks in proportion.
+cores of this machine. Simulated: 7 B parameters on servers of one assumed GPU each, with batch, slots and ranks in proportion. While weights
+are on their way, servers generate: an update takes longer than its pause.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def measure(servers: Sequence[int], steps: int) -> None:
     """Print a row for each number of servers: what was measured, and what is predicted."""
     traces = json.loads(TRACES.read_text())
     costs, draw = fitted(traces), workload(traces)
-    print("measured: servers  episodes/s  predicted  paused for weights")
+    print("measured: servers  episodes/s  predicted  paused for weights  all of an update")
     with tempfile.TemporaryDirectory(prefix="agentrl-scaling-") as name:
         lines = [json.dumps(task) + "\n" for task in distinct_tasks(2000, seed=1_000_000)]
         (Path(name) / "train.jsonl").write_text("".join(lines))
@@ -47,21 +48,23 @@ def measure(servers: Sequence[int], steps: int) -> None:
             )
             paused = sum(row["pause_s"] for row in rows) / taken_s
             speed = sum(row["episodes"] for row in rows) / taken_s
-            print(f"{count:17d} {speed:11.1f} {predicted:10.1f} {paused:19.1%}", flush=True)
+            update = 1 - sum(row["wait_s"] + row["train_s"] for row in rows) / taken_s
+            print(f"{count:17d} {speed:11.1f} {predicted:10.1f} {paused:19.1%} {update:17.1%}", flush=True)
 
 
 def simulate(servers: Sequence[int]) -> dict[int, float]:
     """Print a row for each simulated size, and return the episodes a second of each."""
     gc.disable()  # nothing in a simulation refers to itself in a circle
     speeds: dict[int, float] = {}
-    print("simulated: servers  episodes/s  of linear  paused for weights")
+    print("simulated: servers  episodes/s  of linear  paused for weights  all of an update")
     for count in servers:
         setup, costs = large(count, 2, MAIN_CALL_S, MAIN_EPISODE_S)
         result = Simulation(setup, costs, agent_episode).run()
         speeds[count] = result.episodes_per_s(SKIPPED)
-        paused = costs.pause_s / statistics.fmean(result.step_s[SKIPPED:])
+        mean_s = statistics.fmean(result.step_s[SKIPPED:])
+        paused, update = costs.pause_s / mean_s, (costs.pause_s + costs.spread_s) / mean_s
         linear = speeds[count] / count / (speeds[servers[0]] / servers[0])
-        print(f"{count:18d} {speeds[count]:11.1f} {linear:10.0%} {paused:19.1%}", flush=True)
+        print(f"{count:18d} {speeds[count]:11.1f} {linear:10.0%} {paused:19.1%} {update:17.1%}", flush=True)
     return speeds
 
 

@@ -94,12 +94,12 @@ STARTS = [
     Start(
         "paper/scaling.py",
         "--servers 1 --steps 1 --simulated 1 2 --plot {scratch}/scaling.svg",
-        r"\n +1 +\d+\.\d +\d+\.\d +\d+\.\d%\n(.*\n)+ +2 +\d+\.\d +\d+%",
+        r"\n +1 +\d+\.\d +\d+\.\d +\d+\.\d% +\d+\.\d%\n(.*\n)+ +2 +\d+\.\d +\d+%",
         writes="scaling.svg",
     ),
     Start(
         "paper/staleness.py",
-        "--steps 2 --batch-size 16 --eta 1 --objectives naive --seeds 1 --out {scratch}/rows.jsonl --plot {scratch}/plot.svg",
+        "--steps 2 --batch-size 16 --eta 1 --objectives naive --seeds 1 --held-out 16 --out {scratch}/rows.jsonl --plot {scratch}/plot.svg",
         r"\n +1  naive +0\.50  \d\.\d+ \(\d\.\d+-\d\.\d+\) +1 ",
         writes="plot.svg",
     ),
