@@ -1,6 +1,6 @@
 """Throughput by the number of servers, measured and simulated, and what weight updates take of it (AReaL, arXiv 2505.24298: at most 5 %).
 
-    python benchmarks/paper/scaling.py [--servers 1 2] [--simulated 8 16 32 64 128 256 512] [--plot docs/pictures/paper-scaling.svg]
+    python benchmarks/paper/scaling.py [--servers 1 2] [--simulated 8 16 32 64 128] [--plot docs/pictures/paper-scaling.svg]
 
 Measured: real runs of the nano model with so many embedded servers, beside what the model of `scale_simulation.py` predicts of them on the
 cores of this machine. Simulated: 7 B parameters on servers of one assumed GPU each, with batch, slots and ranks in proportion. While weights
@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--servers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--steps", type=int, default=20, help="of a real run, after those that fill the pipeline")
-    parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128, 256, 512])
+    parser.add_argument("--simulated", type=int, nargs="*", default=[8, 16, 32, 64, 128])
     parser.add_argument("--plot", type=Path, help="an SVG file")
     args = parser.parse_args()
     measure(args.servers, args.steps)
