@@ -217,7 +217,7 @@ class Policy:
     def _loss(
         self, prepared: PreparedPack, m2_mask: Tensor | None, minibatch: Minibatch
     ) -> tuple[Tensor, LossStats, Tensor, Tensor, Tensor]:
-        """Return (the pack's part of its minibatch's loss, statistics, [M] log p/b; of "m2po" log θ/b, [M] log θ, [M] entropies)."""
+        """Return (the pack's part of its minibatch's loss, statistics, [M] log p/b; where p is b log θ/b, [M] log θ, [M] entropies)."""
         config, pack = self.config, prepared.pack
         output = self._token_logprobs(pack)
         proximal_logprobs = self._proximal_logprobs(prepared, output.logprobs.detach())
@@ -237,17 +237,17 @@ class Policy:
             token_count=minibatch.token_count,
             sequence_count=minibatch.sequence_count,
         )
-        numerator = output.logprobs.detach() if config.objective.kind == "m2po" else proximal_logprobs
+        numerator = output.logprobs.detach() if proximal_logprobs is pack.behaviour_logprobs else proximal_logprobs
         loss = ((losses + added) * weights).sum()
         return loss, stats, numerator - pack.behaviour_logprobs, output.logprobs.detach(), output.entropies.detach()
 
     def _proximal_logprobs(self, prepared: PreparedPack, logprobs: Tensor) -> Tensor:
         """Return [M] log p. `logprobs`: [M] log θ, without a gradient."""
-        objective = self.config.objective
-        if objective.kind == "m2po":  # it holds θ to b
-            return prepared.pack.behaviour_logprobs
-        if objective.kind != "likelihood" and objective.proximal == "interpolate":
-            pack = prepared.pack
+        objective, pack = self.config.objective, prepared.pack
+        proximal = objective.proximal if isinstance(objective, RatioObjective) else ""
+        if objective.kind == "m2po" or proximal == "behaviour":  # θ is held to b
+            return pack.behaviour_logprobs
+        if proximal == "interpolate":
             return interpolated_proximal(logprobs, pack.behaviour_logprobs, pack.versions, self.version)
         if objective.kind == "likelihood" or prepared.start_logprobs is None:
             return logprobs

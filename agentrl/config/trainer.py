@@ -20,8 +20,9 @@ ClipLow = Annotated[float, Field(gt=0, lt=1)]
 class RatioObjective(Section):
     """An objective of the ratio r = θ/p to a proximal policy p."""
 
-    proximal: Literal["recompute", "interpolate"] = "recompute"
-    """Where log p comes from: a forward pass at the start of the step, or between log b and log θ by the token's age."""
+    proximal: Literal["recompute", "interpolate", "behaviour"] = "recompute"
+    """Where log p comes from: a forward pass at the start of the step; between log b and log θ by the token's age; or log b itself, which
+    is PPO that is not decoupled."""
 
 
 class ClippedObjective(RatioObjective):

@@ -98,6 +98,24 @@ STARTS = [
         r"RLOO +\d\.\d+, \d\.\d+ +never +\d",
         writes="plot.png",
     ),
+    Start(
+        "paper/interruptible.py",
+        "--steps 2 --rounds 1",
+        r"\n +1 +[\d,]+/s +[\d,]+/s +[+-]\d+%  \d+\.\d\d s\ngain of interrupting: median [+-]\d",
+    ),
+    Start("paper/packing.py", "--episodes 2 --rounds 1 --budget 512", r"\n +512 +\d+ +\d+ +[\d,]+ +[\d,]+ +[+-]\d+%"),
+    Start(
+        "paper/scaling.py",
+        "--servers 1 --steps 1 --simulated 1 2 --plot {scratch}/scaling.svg",
+        r"\n +1 +\d+\.\d +\d+\.\d +\d+\.\d% +\d+\.\d%\n(.*\n)+ +2 +\d+\.\d +\d+%",
+        writes="scaling.svg",
+    ),
+    Start(
+        "paper/staleness.py",
+        "--steps 2 --batch-size 16 --eta 1 --objectives naive --seeds 1 --held-out 16 --out {scratch}/rows.jsonl --plot {scratch}/plot.svg",
+        r"\n +1  naive +0\.50  \d\.\d+ \(\d\.\d+-\d\.\d+\) +1 ",
+        writes="plot.svg",
+    ),
     Start("proxy_overhead.py", "--seconds 0.1", r"256  openai +\d+\.\d+ (.*\n)*.+\d kB\n(.*\n)* +openai +\d+\.\d+"),
     Start(
         "real_agents.py",
@@ -169,7 +187,7 @@ STARTS = [
 
 def name_of(start: Start) -> str:
     """The parameter's name: tests/conftest.py goes by it where tests share Docker or SGLang."""
-    return "-".join([start.program.removesuffix(".py"), *start.needs.split()])
+    return "-".join([start.program.removesuffix(".py").replace("/", "-"), *start.needs.split()])
 
 
 def run(words: list[str]) -> tuple[int, str, str]:

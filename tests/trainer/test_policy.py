@@ -60,6 +60,7 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
         {"objective": "sapo"},
         {"objective": "m2po", "importance": "none"},
         {"objective": "reinforce", "loss_aggregation": {"kind": "constant", "length": 100}},
+        {"objective": {"proximal": "behaviour"}},
         {"objective": {"proximal": "interpolate"}, "kl": {"kind": "loss", "coef": 0.01}, "entropy_coef": 1e-3},
         {"kl": {"kind": "reward", "coef": 0.01}, "recompute_activations": True},
     ],
@@ -121,6 +122,7 @@ def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_ze
             1 + 2 + 2,
         ),  # the second and third minibatch need log p from before the first optimizer step
         ({"minibatches": 3, "objective": {"proximal": "interpolate"}}, 3),
+        ({"minibatches": 3, "objective": {"proximal": "behaviour"}}, 3),
         ({"kl": {"kind": "reward", "coef": 0.01}}, 2),  # what is taken off the advantages is needed before
         ({"objective": "m2po", "importance": "none", "kl": {"kind": "reward", "coef": 0.01}}, 2),
     ],
@@ -157,6 +159,17 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
     assert clipped[0] == clipped[1]
     assert 3 <= clipped[0] <= 10
     assert torch.allclose(moved[0], moved[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(("proximal", "clipped"), [("behaviour", 60), ("recompute", 0)])
+def test_ppo_that_is_not_decoupled_clips_what_has_become_likelier_since_it_was_sampled(
+    proximal: str, clipped: int
+) -> None:
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, objective={"proximal": proximal}))
+    stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.5) for s in sequences(policy)]
+    before = score(policy, stale)
+    assert policy.step(stale).stats.clipped == clipped
+    assert (score(policy, stale) > before) == (clipped == 0)
 
 
 def test_the_learning_rate_warms_up_over_optimizer_steps() -> None:
