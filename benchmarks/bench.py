@@ -58,7 +58,7 @@ ROWS = (
     Row(
         "pause of a weight update, embedded engine",
         "weight_update.py",
-        "--engine embedded --mode retract --updates 5",
+        "--engine embedded --mode retract --updates 5 --replies 32 --tokens 200",
         "--engine embedded --mode retract",
         rf'"pause_ms_median": {NUMBER}',
         "{} ms",
