@@ -4,7 +4,7 @@ HumanEval's problems whose tests are all `assert candidate(data) == data` are pu
 are each problem's own solution, the same with one test wrong, and, for a few problems, what a model may try instead. Each grader has two
 seconds a test where it can be told, and as many verdicts at once as this machine has cores:
 
-    verl             `prime_code.compute_score`; its 5 s are fixed
+    verl             `prime_code.compute_score`: its 5 s are fixed, and 10 s for each of up to ten tests alone once one has failed
     livecodebench    `check_correctness` of its own tester
     open-instruct    `get_successful_tests_fast`, what the API does that its code verifier calls
     agentrl, …       `grade`, in plain processes (unsafe), bubblewrap and Docker
@@ -145,7 +145,8 @@ def in_outs(case: Case) -> dict[str, Any]:
 def by_verl(case: Case) -> bool:
     from prime_code import compute_score  # type: ignore[import-not-found]
 
-    return compute_score(case.source, in_outs(case))[0] is True
+    # As its reward managers call it; without `continuous` it raises UnboundLocalError for a program that fails (0.9.1).
+    return compute_score(case.source, in_outs(case), continuous=True)[0] == 1
 
 
 def by_livecodebench(case: Case) -> bool:
@@ -309,7 +310,7 @@ def main(only: list[str], data: Path, problems: int, hostile: int, rounds: int) 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=200)
-    parser.add_argument("--hostile", type=int, default=3, help="problems for which there are hostile programs too")
+    parser.add_argument("--hostile", type=int, default=2, help="problems for which there are hostile programs too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=GRADERS, default=list(GRADERS))
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz")

@@ -257,7 +257,7 @@ def run_client(name: str, python: str, url: str, episodes: int) -> dict[str, flo
         RuntimeError: It failed, or made another number of calls.
     """
     before = calls(url)
-    keys = {"STUB_KEY": "-", "STUB_API_KEY": "-", "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    keys = {"STUB_KEY": "-", "STUB_API_KEY": "-", "HF_HUB_OFFLINE": "1"}
     command = [python, __file__, "--client", name, "--url", url, "--episodes", str(episodes)]
     ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **keys}, check=False)
     if ended.returncode:
