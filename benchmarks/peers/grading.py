@@ -7,7 +7,7 @@ seconds a test where it can be told, and as many verdicts at once as this machin
     verl             `prime_code.compute_score`: its 5 s are fixed, and 10 s for each of up to ten tests alone once one has failed
     livecodebench    `check_correctness` of its own tester
     open-instruct    `get_successful_tests_fast`, what the API does that its code verifier calls
-    agentrl, …       `grade`, in plain processes (unsafe), bubblewrap and Docker
+    agentrl/…        `grade`, in plain processes (unsafe), bubblewrap and Docker
 
 verdicts/s a core: of right and wrong programs, in rounds, in turn. The others run programs in forks of the grader, with functions of `os` set to
 None: what that holds is in the last columns. The data is HumanEval.jsonl.gz; `--data` says where.
@@ -34,9 +34,9 @@ GRADERS = {
     "verl": "verl",
     "livecodebench": "livecodebench",
     "open-instruct": "open-instruct",
-    "agentrl, UNSAFE_no_isolation": "agentrl",
-    "agentrl, bubblewrap": "agentrl",
-    "agentrl, docker": "agentrl",
+    "agentrl/UNSAFE_no_isolation": "agentrl",
+    "agentrl/bubblewrap": "agentrl",
+    "agentrl/docker": "agentrl",
 }
 """Graders, each with the name of its environment."""
 TIMEOUT_S = 2
@@ -101,7 +101,9 @@ def calls_of(test: str) -> list[tuple[list[Any], Any]] | None:
         match node:
             case ast.Assert(
                 test=ast.Compare(
-                    left=ast.Call(func=ast.Name(id="candidate"), args=args, keywords=[]), ops=[ast.Eq()], comparators=[value]
+                    left=ast.Call(func=ast.Name(id="candidate"), args=args, keywords=[]),
+                    ops=[ast.Eq()],
+                    comparators=[value],
                 )
             ):
                 try:
@@ -111,7 +113,11 @@ def calls_of(test: str) -> list[tuple[list[Any], Any]] | None:
             case _:
                 return None
         # In verl a dictionary's keys, and a list of one item, stand for something else.
-        if json.loads(json.dumps(call)) != [*call] or call[1] is None or any(isinstance(part, dict) for part in [*call[0], call[1]]):
+        if (
+            json.loads(json.dumps(call)) != [*call]
+            or call[1] is None
+            or any(isinstance(part, dict) for part in [*call[0], call[1]])
+        ):
             return None
         found.append(call)
     return found or None
@@ -143,14 +149,14 @@ def in_outs(case: Case) -> dict[str, Any]:
 
 
 def by_verl(case: Case) -> bool:
-    from prime_code import compute_score  # type: ignore[import-not-found]
+    from prime_code import compute_score
 
     # As its reward managers call it; without `continuous` it raises UnboundLocalError for a program that fails (0.9.1).
     return compute_score(case.source, in_outs(case), continuous=True)[0] == 1
 
 
 def by_livecodebench(case: Case) -> bool:
-    from lcb_runner.evaluation.compute_code_generation_metrics import check_correctness  # type: ignore[import-not-found]
+    from lcb_runner.evaluation.compute_code_generation_metrics import check_correctness
 
     try:
         found = check_correctness({"input_output": json.dumps(in_outs(case))}, case.source, TIMEOUT_S, debug=False)[0]
@@ -160,7 +166,7 @@ def by_livecodebench(case: Case) -> bool:
 
 
 def by_open_instruct(case: Case) -> bool:
-    from open_instruct.code_utils.code_utils import get_successful_tests_fast  # type: ignore[import-not-found]
+    from open_instruct.code_utils.code_utils import get_successful_tests_fast
 
     tests = [f"assert {case.function}(*{args!r}) == {value!r}" for args, value in case.calls]
     return all(get_successful_tests_fast(case.source, tests, float(TIMEOUT_S))[0])
@@ -223,7 +229,7 @@ def grade_ours(backend: str, cases: list[Case]) -> tuple[list[tuple[bool, float]
 
 def be_grader(name: str, cases: list[Case]) -> None:
     """Be one of the graders, and print what it found as the last line."""
-    graded = grade_others(name, cases) if name in OTHERS else grade_ours(name.removeprefix("agentrl, "), cases)
+    graded = grade_others(name, cases) if name in OTHERS else grade_ours(name.removeprefix("agentrl/"), cases)
     print("\n" + json.dumps(graded), flush=True)
 
 
@@ -288,7 +294,9 @@ def main(only: list[str], data: Path, problems: int, hostile: int, rounds: int) 
     cases = cases_of(data, problems, str(canary), sleep_s, hostile)
     ordinary = [case for case in cases if case.kind in ORDINARY]
     print(head(sorted(set(GRADERS.values()))))
-    print(f"{len(ordinary)} programs, of which half are right, and {len(cases) - len(ordinary)} hostile ones; rounds: {rounds}\n")
+    print(
+        f"{len(ordinary)} programs, of which half are right, and {len(cases) - len(ordinary)} hostile ones; rounds: {rounds}\n"
+    )
     rates: dict[str, list[float]] = {}
     here = [name for name in only if interpreter(GRADERS[name])]
     for _ in range(rounds):
@@ -297,7 +305,9 @@ def main(only: list[str], data: Path, problems: int, hostile: int, rounds: int) 
                 seconds = run_grader(name, ordinary, folder)[1]
             rates.setdefault(name, []).append(len(ordinary) / seconds / CORES)
             print(f"{name}: {rates[name][-1]:.2f} verdicts/s a core", file=sys.stderr, flush=True)
-    print(f"{'':28} {'verdicts/s a core':>24} {'wrong verdicts':>13} {'longest, s':>9} {'file written':>12} {'process left':>15}")
+    print(
+        f"{'':28} {'verdicts/s a core':>24} {'wrong verdicts':>13} {'longest, s':>9} {'file written':>12} {'process left':>15}"
+    )
     for name in only:
         if name not in here:
             print(absent(GRADERS[name]))

@@ -32,14 +32,13 @@ def absent(name: str) -> str:
 def head(names: list[str]) -> str:
     """Return the date, the machine, and the packages that each environment was made of."""
     cores = len(os.sched_getaffinity(0))
-    lines = [
-        f"{time.strftime('%Y-%m-%d')}, {cores} cores of {platform.machine()}, Python {platform.python_version()}, "
-        f"load {os.getloadavg()[0]:.1f} at the start"
+    machine = f"{cores} cores of {platform.machine()}, Python {platform.python_version()}"
+    made_of = [
+        f"{name}: {(PEERS / name / 'installed').read_text().strip().replace(f'{PEERS}/', '')}"
+        for name in names
+        if name != "agentrl" and interpreter(name)
     ]
-    for name in names:
-        if name != "agentrl" and interpreter(name):
-            lines.append(f"{name}: {(PEERS / name / 'installed').read_text().strip().replace(str(PEERS), '')}")
-    return "\n".join(lines)
+    return "\n".join([f"{time.strftime('%Y-%m-%d')}, {machine}, load {os.getloadavg()[0]:.1f} at the start", *made_of])
 
 
 def spread(values: list[float], digits: int = 1) -> str:

@@ -8,9 +8,9 @@ which is a process of its own in its own environment, with one worker:
     agentlightning       Agent Lightning's `LLMProxy`, over LiteLLM, with its store in memory
     litellm              LiteLLM's proxy alone, which records no tokens
 
-Latency is taken from calls with pauses between them, 40 a second over all connections, as what a call added to the median of the direct one at
-so many connections; calls/s, and the proxy's CPU of a call, from connections that ask without pause. A session (rLLM), an attempt (Agent
-Lightning) or a key (agentrl) is used for five calls. Proxies are measured in turn, in rounds, each started anew.
+Each connection asks again as soon as it is answered: with one, latency is that of a call; with many, also that of the queue. Added is what is
+beyond the direct call at as many connections. CPU is that of the proxy's process. A session (rLLM), an attempt (Agent Lightning) or a key
+(agentrl) is used for five calls. Proxies are measured in turn, in rounds, each started anew.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +39,6 @@ PROXIES = {
 }
 """Proxies, each with the name of its environment."""
 CONNECTIONS = (1, 32, 256)
-PACED_CALLS_PER_S = 40
 SESSIONS = 4000
 CALLS_A_SESSION = 5
 START_S = 180
@@ -100,7 +98,7 @@ async def serve_agentrl(url: str, port: int) -> None:
 
 async def serve_agentlightning(url: str, port: int) -> None:
     """Be Agent Lightning's."""
-    from agentlightning import InMemoryLightningStore, LLMProxy  # type: ignore[import-not-found]
+    from agentlightning import InMemoryLightningStore, LLMProxy
 
     params = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{url}/v1", "api_key": "-"}
     models = [{"model_name": MODEL, "litellm_params": params}]
@@ -199,34 +197,28 @@ async def measure(endpoint: Endpoint, connections: int, seconds: float) -> dict[
     """Measure one endpoint at so many connections."""
     import aiohttp
 
-    chance = random.Random(0)
-
-    async def loop(call: Callable[[], Awaitable[float]], until: float, pause_s: float) -> list[float]:
-        taken = []
-        while time.perf_counter() < until or not taken:
-            if pause_s:
-                await asyncio.sleep(chance.uniform(0, 2 * pause_s))
-            taken.append(await call())
+    async def loop(until: float) -> list[float]:
+        taken = [await ask(http, endpoint)]
+        while time.perf_counter() < until:
+            taken.append(await ask(http, endpoint))
         return taken
 
-    async def all_of(seconds: float, pause_s: float) -> list[float]:
-        until = time.perf_counter() + seconds
-        loops = [loop(lambda: ask(http, endpoint), until, pause_s) for _ in range(connections)]
+    async def all_of(seconds: float) -> list[float]:
+        loops = [loop(time.perf_counter() + seconds) for _ in range(connections)]
         return sorted(one for taken in await asyncio.gather(*loops) for one in taken)
 
     timeout = aiohttp.ClientTimeout(total=600)
     # uvicorn closes a connection that was idle for 5 s, and a call that meets that fails.
     connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=3)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
-        await all_of(min(1.0, seconds), 0)  # connections are made
-        paced = await all_of(seconds, connections / PACED_CALLS_PER_S)
+        await all_of(min(1.0, seconds))  # connections are made
         begun, cpu_begun = time.perf_counter(), endpoint.cpu_s()
-        flat_out = await all_of(seconds, 0)
+        times_s = await all_of(seconds)
         return {
-            "median_ms": 1000 * statistics.median(paced),
-            "p99_ms": 1000 * paced[int(0.99 * (len(paced) - 1))],
-            "calls_per_s": len(flat_out) / (time.perf_counter() - begun),
-            "cpu_ms": 1000 * (endpoint.cpu_s() - cpu_begun) / len(flat_out),
+            "median_ms": 1000 * statistics.median(times_s),
+            "p99_ms": 1000 * times_s[int(0.99 * (len(times_s) - 1))],
+            "calls_per_s": len(times_s) / (time.perf_counter() - begun),
+            "cpu_ms": 1000 * (endpoint.cpu_s() - cpu_begun) / len(times_s),
         }
 
 
@@ -245,7 +237,7 @@ async def main(only: list[str], seconds: float, rounds: int) -> None:
             print(name, connections, row, file=sys.stderr, flush=True)
 
     print(head(sorted(set(PROXIES.values()))))
-    print(f"{seconds:g} s of each kind of load; rounds: {rounds}, median (range)\n")
+    print(f"{seconds:g} s at each number of connections; rounds: {rounds}, median (range)\n")
     with stub_server(0) as url:
         for _ in range(rounds):
             await note("direct", Endpoint(f"{url}/v1/chat/completions"))
@@ -256,7 +248,9 @@ async def main(only: list[str], seconds: float, rounds: int) -> None:
                             await note(name, endpoint)
                     except RuntimeError as error:
                         failed[name] = " ".join(str(error).split())
-    print(f"connections  {'proxy':20} {'added median, ms':>24} {'added p99, ms':>24} {'calls/s':>24} {'CPU ms a call':>20}")
+    print(
+        f"connections  {'proxy':20} {'added median, ms':>24} {'added p99, ms':>24} {'calls/s':>24} {'CPU ms a call':>20}"
+    )
     for connections in CONNECTIONS:
         base_ms = statistics.median(row["median_ms"] for row in found["direct", connections])
         base_p99_ms = statistics.median(row["p99_ms"] for row in found["direct", connections])

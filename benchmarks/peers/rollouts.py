@@ -4,7 +4,7 @@ A stub in a process of its own answers every call after a second with a tool cal
 process of its own, in its own environment, and begins all episodes at once:
 
     agentrl              a workflow with our tool loop, proxy and record of every token included, against an SGLang server
-    agentrl, no proxy    the same workflow against any OpenAI-compatible endpoint: nothing is recorded, as with the others
+    agentrl/no-proxy     the same workflow against any OpenAI-compatible endpoint: nothing is recorded, as with the others
     verifiers-0.1        `ToolEnv.generate` of verifiers 0.1.14, the last that plays episodes in its own process
     inspect-ai           `eval` of a task whose solver calls `generate` with a tool
 
@@ -37,7 +37,7 @@ MODEL = "nano"
 QUESTION = "What is 20 + 22?"
 CLIENTS = {
     "agentrl": "agentrl",
-    "agentrl, no proxy": "agentrl",
+    "agentrl/no-proxy": "agentrl",
     "verifiers-0.1": "verifiers-0.1",
     "inspect-ai": "inspect-ai",
 }
@@ -283,7 +283,9 @@ def main(only: list[str], episodes: int, rounds: int, delay_s: float) -> None:
 
     found: dict[str, list[dict[str, float]]] = {}
     print(head(sorted(set(CLIENTS.values()))))
-    print(f"{episodes:,} episodes at once, {TURNS} turns, replies after {delay_s:g} s; rounds: {rounds}, median (range)\n")
+    print(
+        f"{episodes:,} episodes at once, {TURNS} turns, replies after {delay_s:g} s; rounds: {rounds}, median (range)\n"
+    )
     with stub_server(delay_s) as url:
         for _ in range(rounds):
             for name in only:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -36,7 +37,11 @@ def reply_ids() -> list[int]:
 def completion(ids: list[int]) -> dict[str, Any]:
     """Return a chat completion with the tool call, and with what a recorder looks for."""
     function = {"name": CALL["name"], "arguments": json.dumps(CALL["arguments"])}
-    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
     logprobs = [{"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in ids]
     return {
         "id": "chatcmpl-1",
@@ -121,12 +126,9 @@ def serve(delay_s: float) -> None:
 @contextmanager
 def stub_server(delay_s: float) -> Iterator[str]:
     """Run the server for the length of the context, which yields its URL."""
-    command = [sys.executable, __file__, str(delay_s)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", f"import stub_server; stub_server.serve({delay_s})"]
+    folder = Path(__file__).parent
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
         process.kill()
-
-
-if __name__ == "__main__":
-    serve(float(sys.argv[1]))

@@ -29,10 +29,16 @@ def check_agent() -> None:
         missing(f"{AGENT} is not installed in {installed_agents()}; scripts/install_agents.sh installs it")
 
 
+def check_humaneval() -> None:
+    if not (ROOT.parent / "shared/data/HumanEval.jsonl.gz").exists():
+        missing(f"HumanEval is not in {ROOT.parent}/shared/data")
+
+
 NEEDS: dict[str, Callable[[], object]] = {
     "agent": check_agent,
     "bubblewrap": lambda: working_backend("bubblewrap"),
     "docker": lambda: working_backend("docker"),
+    "humaneval": check_humaneval,
     "sglang": sglang_config,
 }
 """What a benchmark may need beside the package: the function skips the test where it is absent."""
@@ -92,6 +98,22 @@ STARTS = [
         rf"{AGENT} +2 +[1-9][\d,]* +[1-9].*\n\{{'sequences': \d",
         "agent docker",
         writes="run/store.sqlite",
+    ),
+    Start(
+        "peers/grading.py",
+        "--problems 1 --hostile 1 --rounds 1 --only agentrl/bubblewrap",
+        r"agentrl/bubblewrap +\d+\.\d+ +0 of 10 +\d+\.\d +no +no",
+        "bubblewrap humaneval",
+    ),
+    Start(
+        "peers/proxy.py",
+        "--seconds 0.2 --rounds 1 --only agentrl",
+        r" 1  direct +\d.*\n +1  agentrl +\d(.*\n)* +256  agentrl +\d",
+    ),
+    Start(
+        "peers/rollouts.py",
+        "--episodes 4 --rounds 1 --delay-s 0.1 --only agentrl",
+        r"\nagentrl +\d+\.\d +\d",
     ),
     Start(
         "rollout_workers.py",
@@ -186,7 +208,9 @@ def test_a_benchmark_measures_at_its_smallest_size(start: Start, tmp_path: Path)
 
 
 def test_every_benchmark_is_started_by_the_soak() -> None:
-    programs = {path.name for path in ROOT.glob("benchmarks/*.py") if '__name__ == "__main__"' in path.read_text()}
+    folder = ROOT / "benchmarks"
+    paths = [path for path in folder.rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    programs = {path.relative_to(folder).as_posix() for path in paths}
     assert {start.program for start in STARTS} == programs
     assert all(r"\d" in start.prints for start in STARTS)
 
