@@ -32,13 +32,13 @@ source_of() {
     git -C "$folder" -c advice.detachedHead=false checkout --quiet "$3"
 }
 
-for name in "${@:-verifiers inspect-ai litellm agentlightning rllm-model-gateway verl open-instruct livecodebench}"; do
+for name in "${@:-verifiers-0.1 inspect-ai litellm agentlightning rllm-model-gateway verl open-instruct livecodebench}"; do
     for name in $name; do
         [ -e "$peers/$name/installed" ] && continue
         case "$name" in
-            verifiers) install "$name" verifiers==0.4.0 ;;
+            verifiers-0.1) install "$name" verifiers==0.1.14 "$torch" ;;
             inspect-ai) install "$name" inspect-ai==0.3.285 openai==3.57.0 ;;
-            litellm) install "$name" "litellm[proxy]==1.108.7" ;; # newer ones want a package that no index has
+            litellm) install "$name" "litellm[proxy]==1.108.7" ;; # 1.110.2 wants a package that no index had
             agentlightning) install "$name" agentlightning==0.3.0 "$torch" ;;
             rllm-model-gateway)
                 source_of "$name" rllm-org/rllm 9beb6e0f676a46d38858991fd79ac5f8e0b16d4c rllm-model-gateway

@@ -6,11 +6,11 @@ process of its own, in its own environment, and begins all episodes at once:
     agentrl              a workflow with our tool loop, proxy and record of every token included, against an SGLang server
     agentrl/no-proxy     the same workflow against any OpenAI-compatible endpoint: nothing is recorded, as with the others
     verifiers-0.1        `ToolEnv.generate` of verifiers 0.1.14, the last that plays episodes in its own process
-    inspect-ai           `eval` of a task whose solver calls `generate` with a tool
+    inspect-ai           `eval` of a task whose solver calls `generate` with a tool; start and log of the evaluation included
 
 episodes/s a core: episodes by seconds of CPU of the client process; memory: peak of its resident set beyond that before the episodes, by
 their number; lag: how late a task of its event loop that sleeps 10 ms wakes up. Clients are measured in turn, in rounds.
-verifiers 0.4 starts a process for the agent of each episode (its null harness), so that there is nothing like it to measure it by.
+verifiers 0.4 is not measured: even its null harness runs the agent of each episode as a program of its own.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def completion(ids: list[int]) -> dict[str, Any]:
         "content": None,
         "tool_calls": [{"id": "c1", "type": "function", "function": function}],
     }
-    logprobs = [{"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in ids]
+    logprobs: list[dict[str, Any]] = [
+        {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in ids
+    ]
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
