@@ -4,7 +4,7 @@ HumanEval's problems whose tests are all `assert candidate(data) == data` are pu
 are each problem's own solution, the same with one test wrong, and, for a few problems, what a model may try instead. Each grader has two
 seconds a test where it can be told, and as many verdicts at once as this machine has cores:
 
-    verl             `prime_code.compute_score`: its 5 s are fixed, and 10 s for each of up to ten tests alone once one has failed
+    verl             `prime_code.compute_score`: its 5 s are fixed; where a test fails, it tries up to ten of them again, alone
     livecodebench    `check_correctness` of its own tester
     open-instruct    `get_successful_tests_fast`, what the API does that its code verifier calls
     agentrl/…        `grade`, in plain processes (unsafe), bubblewrap and Docker
