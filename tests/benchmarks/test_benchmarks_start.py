@@ -29,16 +29,19 @@ def check_agent() -> None:
         missing(f"{AGENT} is not installed in {installed_agents()}; scripts/install_agents.sh installs it")
 
 
-def check_problems() -> None:
-    if not (ROOT.parent / "shared/data/gsm8k-train.jsonl").exists():
-        missing("GSM8K is not in shared/data beside the repository")
+def check_data(name: str) -> Callable[[], object]:
+    """Return what skips a test where a file of shared/data beside the repository is not there."""
+    return lambda: (
+        (ROOT.parent / "shared/data" / name).exists() or missing(f"{name} is not in {ROOT.parent}/shared/data")
+    )
 
 
 NEEDS: dict[str, Callable[[], object]] = {
     "agent": check_agent,
     "bubblewrap": lambda: working_backend("bubblewrap"),
-    "problems": check_problems,
+    "problems": check_data("gsm8k-train.jsonl"),
     "docker": lambda: working_backend("docker"),
+    "humaneval": check_data("HumanEval.jsonl.gz"),
     "sglang": sglang_config,
 }
 """What a benchmark may need beside the package: the function skips the test where it is absent."""
@@ -123,6 +126,22 @@ STARTS = [
         rf"{AGENT} +2 +[1-9][\d,]* +[1-9].*\n\{{'sequences': \d",
         "agent docker",
         writes="run/store.sqlite",
+    ),
+    Start(
+        "peers/grading.py",
+        "--problems 1 --hostile 1 --rounds 1 --only agentrl/bubblewrap",
+        r"agentrl/bubblewrap +\d+\.\d+ +0 of 10 +\d+\.\d +no +no",
+        "bubblewrap humaneval",
+    ),
+    Start(
+        "peers/proxy.py",
+        "--seconds 0.2 --rounds 1 --only agentrl",
+        r" 1  direct +\d.*\n +1  agentrl +\d(.*\n)* +256  agentrl +\d",
+    ),
+    Start(
+        "peers/rollouts.py",
+        "--episodes 4 --rounds 1 --delay-s 0.1 --only agentrl",
+        r"\nagentrl +\d+\.\d +\d",
     ),
     Start(
         "rollout_workers.py",
