@@ -75,7 +75,7 @@ def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]
 
 
 OF_TRAINING = (
-    *("trainer.", "steps", "run_dir", "data.order", "data.epochs"),
+    *("trainer.", "steps", "run_dir", "data.order", "data.epochs", "eval.every", "eval.stop_at"),
     *(f"rollout.{name}" for name in ("batch_size", "group_size", "max_staleness", "window", "temperature")),
     *(f"rollout.{name}" for name in ("retries", "max_failed_share", "drop_uniform_groups")),
 )
