@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The programs that benchmarks/peers/ runs beside agentrl: rollouts.py, proxy.py and grading.py, each in an environment of its own. 1.7 GB.
+# The programs that benchmarks/peers/ runs beside agentrl: each in an environment of its own, in exact versions and for a CPU. 4 GB.
 # What no index has is taken from its repository at the commit named. What is there already is left as it is.
 #
 #     scripts/install_peers.sh [NAME...]
@@ -32,7 +32,7 @@ source_of() {
     git -C "$folder" -c advice.detachedHead=false checkout --quiet "$3"
 }
 
-for name in "${@:-verifiers-0.1 inspect-ai litellm agentlightning rllm-model-gateway verl open-instruct livecodebench}"; do
+for name in "${@:-verifiers-0.1 inspect-ai litellm agentlightning rllm-model-gateway verl open-instruct livecodebench trl skyrl-tx}"; do
     for name in $name; do
         [ -e "$peers/$name/installed" ] && continue
         case "$name" in
@@ -44,6 +44,9 @@ for name in "${@:-verifiers-0.1 inspect-ai litellm agentlightning rllm-model-gat
                 source_of "$name" rllm-org/rllm 9beb6e0f676a46d38858991fd79ac5f8e0b16d4c rllm-model-gateway
                 install "$name" "$peers/$name/source/rllm-model-gateway" "$torch"
                 ;;
+            trl) install "$name" trl==1.16.0 transformers==5.24.0 accelerate==1.15.0 datasets==5.2.0 "$torch" ;;
+            # The server knows no newer client: 0.38 asks it for /client/config.
+            skyrl-tx) install "$name" "skyrl-tx[tinker]==0.3.0" jax==0.8.3 flax==0.12.6 "optax>=0.2.5" tinker==0.13.1 requests "$torch" ;;
             # Its grader alone: all of it takes CUDA.
             verl) install "$name" --no-deps verl==0.9.1 numpy==2.4.6 ;;
             open-instruct)

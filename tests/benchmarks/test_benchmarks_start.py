@@ -172,6 +172,7 @@ STARTS = [
         r"agentrl +[\d,]+ tokens/s (.*\n)*.* plain +[\d,]+ tokens/s ",
         "problems",
     ),
+    Start("peers/time_to_reward.py", "--rounds 1 --only agentrl trl --steps 2 --held-out 4", r"agentrl +median +\d+"),
     Start(
         "tree_training.py",
         "--rounds 1 --hidden 64 --layers 1 --episodes 1",
@@ -237,7 +238,6 @@ def test_a_benchmark_measures_at_its_smallest_size(start: Start, tmp_path: Path)
 
 
 def test_every_benchmark_is_started_by_the_soak() -> None:
-    found = [path for path in ROOT.glob("benchmarks/**/*.py") if '__name__ == "__main__"' in path.read_text()]
-    programs = {str(path.relative_to(ROOT / "benchmarks")) for path in found}
-    assert {start.program for start in STARTS} == programs
+    programs = {str(p.relative_to(ROOT)) for p in ROOT.glob("benchmarks/**/*.py") if "\nif __name__" in p.read_text()}
+    assert {f"benchmarks/{start.program}" for start in STARTS} == programs
     assert all(r"\d" in start.prints for start in STARTS)
