@@ -111,7 +111,10 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (ended := await in_thread(finished_step, run_dir, config)) is not None:
-        view.say(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
+        goal = f", where it reached `eval.stop_at` = {config.eval.stop_at:g}" if ended < config.steps else ""
+        view.say(
+            f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}{goal}"
+        )
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))

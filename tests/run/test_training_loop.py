@@ -62,4 +62,5 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_goal(tmp_path: Path) ->
     assert summary["best_checkpoint"] == {"step": 4, "reward": 0.75, "groups": 0}
     again = ended("resume")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout.splitlines()[-1])["steps"] == 4, "it is reached still"
+    assert "ended with step 4 of 50, where it reached `eval.stop_at` = 0.75" in again.stdout
+    assert json.loads(again.stdout.splitlines()[-1])["steps"] == 4
