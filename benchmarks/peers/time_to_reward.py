@@ -116,9 +116,9 @@ def skyrl_checkpoints(out: Path) -> Iterator[Progress]:
 
 
 SYSTEMS = {
-    "agentrl": Peer("with_agentrl.py", 1e-3, agentrl_checkpoints),
-    "agentrl-sync": Peer("with_agentrl.py", 1e-3, agentrl_checkpoints, arguments=("0",)),
-    "trl": Peer("with_trl.py", 1e-3, trl_checkpoints, "trl", "trl"),
+    "agentrl": Peer("with_agentrl.py", 2e-4, agentrl_checkpoints),
+    "agentrl-sync": Peer("with_agentrl.py", 4e-4, agentrl_checkpoints, arguments=("0",)),
+    "trl": Peer("with_trl.py", 4e-4, trl_checkpoints, "trl", "trl"),
     "skyrl-tx": Peer("with_skyrl_tx.py", 3e-3, skyrl_checkpoints, "skyrl-tx", "skyrl-tx"),
 }
 """`agentrl-sync` is `rollout.max_staleness = 0`; `agentrl` has its default."""
