@@ -112,7 +112,7 @@ async def test_a_refused_request_names_the_server_and_its_reason(server_url: str
     async with sglang_engine([server_url]) as engine:
         with pytest.raises(EngineError, match=r"/generate answered 400.*context length"):
             await engine.generate([1] * 2000, Sampling(max_new_tokens=1), "s")
-        with pytest.raises(EngineError, match=r"/update_weights_from_disk answered 400.*nonexistent"):
+        with pytest.raises(EngineError, match=r"/prepare_weights answered 400.*nonexistent"):
             await engine.update_weights(Path("/nonexistent"), 1)
         assert len((await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids) <= 2
 
