@@ -105,12 +105,12 @@ async def evaluate_held_out(run: TrainingRun) -> None:
 
 async def _reached_goal(run: TrainingRun) -> bool:
     """Whether the evaluation of the policy as it is now ends the run."""
-    goal = run.config.eval.stop_at
-    found = (await in_thread(run.store.read, evaluations)).get(run.trainer.weights.version)
-    if goal is None or found is None or found["mean_reward"] < goal:
+    step, goal = run.trainer.weights.version, run.config.eval.stop_at
+    if goal is None or step not in (found := await in_thread(run.store.read, evaluations)):
         return False
-    run.view.say(f"`eval.stop_at` = {goal:g} is reached: the run ends with step {run.view.step}")
-    return True
+    if reached := found[step]["mean_reward"] >= goal:
+        run.view.say(f"`eval.stop_at` = {goal:g} is reached: the run ends with step {step}")
+    return bool(reached)
 
 
 async def train_and_save(run: TrainingRun) -> None:

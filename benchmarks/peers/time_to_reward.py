@@ -30,11 +30,11 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from installed import PEERS
 from job import held_out_reward, write_model, write_tasks
 from process_usage import UsageMonitor
 
 HERE = Path(__file__).parent
-PEERS = Path.home() / ".cache/agentrl/peers"
 UV = Path.home() / ".cache/agentrl/uv/bin"
 """Where scripts/install_uv.sh puts it; SkyRL's server starts its engine with it."""
 MAX_RUN_S = 1800

@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from installed import PEERS
 
-TRL = Path.home() / ".cache/agentrl/peers/trl/bin/python"
+TRL = PEERS / "trl" / "bin" / "python"
 PROBLEMS = Path(__file__).parents[3] / "shared/data/gsm8k-train.jsonl"
 SIDES = ("agentrl", "trl", "plain")
 TOLERANCE = 1e-4
